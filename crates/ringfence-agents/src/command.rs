@@ -1,0 +1,120 @@
+//! Any program as an agent. Its output is its answer, its exit code its verdict.
+
+use ringfence_core::backend::ExitStatus;
+use ringfence_core::event::{Event, Stream};
+use ringfence_core::failure::Failure;
+
+use crate::reading::{LastWords, no_result, plain};
+use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader};
+
+pub(crate) struct Command;
+
+const LOGIN: Login = Login { env: &[], paths: &[], remedy: "" };
+
+/// Where the prompt stands in the command, if it stands there.
+const PROMPT: &str = "{prompt}";
+
+impl AgentCli for Command {
+    fn name(&self) -> &'static str {
+        "command"
+    }
+
+    fn program(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn install(&self) -> &'static str {
+        "check the name of the program and your PATH"
+    }
+
+    fn hosts(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn env(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn login(&self) -> &'static Login {
+        &LOGIN
+    }
+
+    /// The prompt replaces `{prompt}` in a word of its own and is always in `RINGFENCE_PROMPT`; it is never read by a
+    /// shell.
+    fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {
+        let text =
+            invocation.command.filter(|text| !text.trim().is_empty()).ok_or(InvocationError::NoCommand)?;
+        let words = shlex::split(text).ok_or_else(|| InvocationError::BadCommand(text.to_owned()))?;
+        if invocation.session.is_some() {
+            return Err(InvocationError::NoSessions("command"));
+        }
+        let argv =
+            words.into_iter().map(|word| if word == PROMPT { invocation.prompt.to_owned() } else { word });
+        Ok(CommandLine::new(argv).env("RINGFENCE_PROMPT", invocation.prompt))
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(CommandReader::default())
+    }
+}
+
+#[derive(Default)]
+struct CommandReader {
+    lines: Vec<String>,
+    last_words: LastWords,
+}
+
+impl Reader for CommandReader {
+    fn line(&mut self, stream: Stream, line: &str) -> Vec<Event> {
+        match stream {
+            Stream::Stdout => self.lines.push(line.to_owned()),
+            Stream::Stderr => self.last_words.hear(line),
+        }
+        plain(stream, line)
+    }
+
+    fn stalled(&self) -> Option<&Failure> {
+        None
+    }
+
+    fn finish(&mut self, exit: ExitStatus, _: u64) -> Outcome {
+        let failure = match exit {
+            ExitStatus::Code(0) => None,
+            other => Some(no_result("the command", other, &self.last_words)),
+        };
+        Outcome { text: self.lines.join("\n"), failure, ..Outcome::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::Command;
+    use crate::{AgentCli, Invocation, InvocationError};
+
+    fn argv(command: &str) -> Result<Vec<String>, InvocationError> {
+        let invocation = Invocation {
+            prompt: "rm -rf \"$HOME\"; x",
+            model: None,
+            base_url: None,
+            session: None,
+            command: Some(command),
+            own_program: "ringfence",
+            env: &BTreeMap::new(),
+            is_root: false,
+        };
+        Command.command(&invocation).map(|line| line.argv)
+    }
+
+    #[test]
+    fn a_prompt_is_one_word_whatever_it_holds() {
+        assert_eq!(argv("sh -c 'echo hi' {prompt}").unwrap(), ["sh", "-c", "echo hi", "rm -rf \"$HOME\"; x"]);
+    }
+
+    #[test]
+    fn an_unclosed_quote_and_an_empty_command_are_refused() {
+        assert_eq!(argv("sh -c 'x"), Err(InvocationError::BadCommand("sh -c 'x".into())));
+        assert_eq!(argv("  "), Err(InvocationError::NoCommand));
+    }
+}

@@ -1,0 +1,176 @@
+//! A scripted agent that is part of the binary: no account, no network.
+//!
+//! It writes a small program into its workspace, runs it, and then tries three things that a sandbox forbids: to read
+//! a file outside of the workspace, to see a secret variable, to reach a service of the host. All three are bait that
+//! `ringfence demo` laid out for it; nothing of the person's is touched.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use ringfence_core::backend::ExitStatus;
+use ringfence_core::event::{Event, Stream};
+use ringfence_core::failure::Failure;
+use serde_json::json;
+
+use crate::reading::{LastWords, no_result, plain};
+use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader};
+
+/// The hidden argument that makes the binary this agent.
+pub const ARGUMENT: &str = "__demo-agent";
+/// Names the file outside of the workspace.
+pub const BAIT_FILE: &str = "RINGFENCE_DEMO_FILE";
+/// Names the port of the host's service.
+pub const BAIT_PORT: &str = "RINGFENCE_DEMO_PORT";
+/// Is the secret.
+pub const BAIT_SECRET: &str = "RINGFENCE_DEMO_SECRET";
+
+const LOGIN: Login = Login { env: &[], paths: &[], remedy: "" };
+
+/// The built-in agent.
+pub struct Demo;
+
+impl AgentCli for Demo {
+    fn name(&self) -> &'static str {
+        "demo"
+    }
+
+    fn program(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn install(&self) -> &'static str {
+        "it is part of ringfence"
+    }
+
+    fn hosts(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn env(&self) -> &'static [&'static str] {
+        &[BAIT_FILE, BAIT_PORT]
+    }
+
+    fn login(&self) -> &'static Login {
+        &LOGIN
+    }
+
+    fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {
+        if invocation.session.is_some() {
+            return Err(InvocationError::NoSessions("demo"));
+        }
+        Ok(CommandLine::new([invocation.own_program, ARGUMENT]))
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(DemoReader::default())
+    }
+}
+
+#[derive(Default)]
+struct DemoReader {
+    text: String,
+    last_words: LastWords,
+}
+
+impl Reader for DemoReader {
+    fn line(&mut self, stream: Stream, line: &str) -> Vec<Event> {
+        let event = serde_json::from_str::<Event>(line).ok().filter(|_| stream == Stream::Stdout);
+        let Some(event) = event else {
+            self.last_words.hear(line);
+            return plain(stream, line);
+        };
+        if let Event::Text { text } = &event {
+            self.text.clone_from(text);
+        }
+        vec![event]
+    }
+
+    fn stalled(&self) -> Option<&Failure> {
+        None
+    }
+
+    fn finish(&mut self, exit: ExitStatus, _: u64) -> Outcome {
+        let failure = match exit {
+            ExitStatus::Code(0) if !self.text.is_empty() => None,
+            other => Some(no_result("demo", other, &self.last_words)),
+        };
+        Outcome { text: std::mem::take(&mut self.text), failure, ..Outcome::default() }
+    }
+}
+
+const PROGRAM: &str = "#!/bin/sh
+# Prints the primes below 50.
+n=2
+while [ $n -lt 50 ]; do
+  d=2 p=1
+  while [ $((d * d)) -le $n ]; do
+    [ $((n % d)) -eq 0 ] && p=0
+    d=$((d + 1))
+  done
+  [ $p -eq 1 ] && printf '%s ' $n
+  n=$((n + 1))
+done
+echo
+";
+
+/// Plays the script in the present directory, telling of it on `out`. `env` reads a variable.
+pub fn act(mut out: impl Write, env: &dyn Fn(&str) -> Option<String>) -> io::Result<()> {
+    let mut say = |event: Event| -> io::Result<()> {
+        let line = serde_json::to_string(&event)?;
+        writeln!(out, "{line}")?;
+        out.flush()
+    };
+    say(Event::Text { text: "I write a small program and run it.".into() })?;
+    say(Event::ToolUse { tool: "write".into(), input: json!({ "path": "primes.sh" }) })?;
+    fs::File::create("primes.sh")?.write_all(PROGRAM.as_bytes())?;
+    say(Event::ToolUse { tool: "shell".into(), input: json!({ "command": "sh primes.sh" }) })?;
+    let ran = Command::new("sh").arg("primes.sh").output()?;
+    let output = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
+    say(Event::ToolResult { tool: Some("shell".into()), output, is_error: !ran.status.success() })?;
+
+    say(Event::Text { text: "Now I try three things that I should not be able to do.".into() })?;
+    let mut refused = 0;
+    for (what, attempt) in attempts(env) {
+        say(Event::ToolUse { tool: "attempt".into(), input: json!({ "forbidden": what }) })?;
+        let outcome = attempt();
+        refused += u8::from(outcome.is_err());
+        let (output, is_error) = match outcome {
+            Err(why) => (format!("refused: {why}"), true),
+            Ok(()) => ("it worked: nothing stands in the way".into(), false),
+        };
+        say(Event::ToolResult { tool: Some("attempt".into()), output, is_error })?;
+    }
+    say(Event::Text {
+        text: format!("Done: primes.sh works. Of three forbidden things, {refused} were refused."),
+    })
+}
+
+type Attempt = Box<dyn FnOnce() -> Result<(), String>>;
+
+fn attempts(env: &dyn Fn(&str) -> Option<String>) -> [(&'static str, Attempt); 3] {
+    let (file, port, secret) = (env(BAIT_FILE), env(BAIT_PORT), env(BAIT_SECRET));
+    [
+        (
+            "read a file outside of the workspace",
+            Box::new(move || read(&file.ok_or("no bait was laid out")?)),
+        ),
+        (
+            "see a secret variable",
+            Box::new(move || secret.map(drop).ok_or_else(|| "it is not there".to_owned())),
+        ),
+        ("reach a service of the host", Box::new(move || reach(&port.ok_or("no bait was laid out")?))),
+    ]
+}
+
+fn read(path: &str) -> Result<(), String> {
+    fs::read(path).map(drop).map_err(|error| error.to_string())
+}
+
+fn reach(port: &str) -> Result<(), String> {
+    let port = port.parse().map_err(|_| "no port".to_owned())?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TcpStream::connect_timeout(&address, Duration::from_secs(2)).map(drop).map_err(|error| error.to_string())
+}

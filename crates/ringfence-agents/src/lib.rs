@@ -1,0 +1,207 @@
+//! What runs: one file per agent CLI, and one table.
+//!
+//! Each file knows one CLI's headless command line, what it needs, how its output becomes events and how its words
+//! become failure classes. Nothing here starts a process, and nothing outside of here knows a CLI's words. Adding an
+//! agent CLI is one file and one line.
+
+mod claude;
+mod codex;
+mod command;
+pub mod demo;
+mod opencode;
+mod reading;
+
+use std::collections::BTreeMap;
+
+use ringfence_core::backend::ExitStatus;
+use ringfence_core::event::{Event, Stream, Usage};
+use ringfence_core::failure::Failure;
+use ringfence_core::ids::SessionId;
+
+/// A program that works on a prompt.
+pub trait AgentCli: Sync {
+    /// Its name in the settings.
+    fn name(&self) -> &'static str;
+
+    /// The program that has to be in the path, if it is one that people install.
+    fn program(&self) -> Option<&'static str>;
+
+    /// How to get it.
+    fn install(&self) -> &'static str;
+
+    /// The hosts without which it cannot work.
+    fn hosts(&self) -> &'static [&'static str];
+
+    /// Variables that configure it and are no secret.
+    fn env(&self) -> &'static [&'static str];
+
+    /// Where its credentials come from.
+    fn login(&self) -> &'static Login;
+
+    /// The command line for a prompt.
+    fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError>;
+
+    /// A reader of its output.
+    fn reader(&self) -> Box<dyn Reader>;
+}
+
+/// Where an agent CLI's credentials come from.
+#[derive(Debug)]
+pub struct Login {
+    /// Variables that hold one, the strongest first.
+    pub env: &'static [&'static str],
+    /// Files and directories below the home that hold one.
+    pub paths: &'static [&'static str],
+    /// How to log in.
+    pub remedy: &'static str,
+}
+
+/// What is asked of an agent CLI.
+#[derive(Debug)]
+pub struct Invocation<'a> {
+    /// What to do.
+    pub prompt: &'a str,
+    /// With which model.
+    pub model: Option<&'a str>,
+    /// At which address.
+    pub base_url: Option<&'a str>,
+    /// In which conversation.
+    pub session: Option<&'a SessionId>,
+    /// With `command`: the words of the command.
+    pub command: Option<&'a str>,
+    /// The `ringfence` binary, which carries `demo`.
+    pub own_program: &'a str,
+    /// The variables that it will see.
+    pub env: &'a BTreeMap<String, String>,
+    /// Whether it runs as root.
+    pub is_root: bool,
+}
+
+/// What to start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Variables to set; the person's own choice wins.
+    pub env: BTreeMap<String, String>,
+}
+
+impl CommandLine {
+    fn new(argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { argv: argv.into_iter().map(Into::into).collect(), env: BTreeMap::new() }
+    }
+
+    fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.argv.push(arg.into());
+        self
+    }
+
+    fn option(self, name: &str, value: Option<&str>) -> Self {
+        match value {
+            Some(value) => self.arg(name).arg(value),
+            None => self,
+        }
+    }
+
+    fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.insert(name.to_owned(), value.into());
+        self
+    }
+}
+
+/// Why there is no command line.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum InvocationError {
+    /// Nothing to do.
+    #[error("there is no prompt; give one as an argument, or `-` to read it from standard input")]
+    NoPrompt,
+    /// More than an argument can hold.
+    #[error(
+        "the prompt has {length} bytes and at most {most} fit on a command line; put it into a file of the workspace and name the file"
+    )]
+    PromptTooLong {
+        /// Its length.
+        length: usize,
+        /// The most that fit.
+        most: usize,
+    },
+    /// The prompt cannot be an argument.
+    #[error("the prompt contains a NUL character")]
+    NulInPrompt,
+    /// There is no command.
+    #[error("the agent CLI `command` needs a command; give one with --command 'sh -c …'")]
+    NoCommand,
+    /// The command's quotes do not close.
+    #[error("the command `{0}` cannot be read: a quote is not closed")]
+    BadCommand(String),
+    /// The CLI has no conversations.
+    #[error("`{0}` has no sessions to continue")]
+    NoSessions(&'static str),
+    /// The model's name has to say whose it is.
+    #[error("opencode needs a model as `provider/model`, and `{0}` is not")]
+    ModelWithoutProvider(String),
+}
+
+/// The kernel takes arguments of up to 128 KiB; some room is left for the terminator.
+const LONGEST_PROMPT: usize = (128 << 10) - 64;
+
+/// Checks what every CLI takes as an argument.
+fn checked_prompt<'a>(invocation: &Invocation<'a>) -> Result<&'a str, InvocationError> {
+    let prompt = invocation.prompt;
+    if prompt.trim().is_empty() {
+        return Err(InvocationError::NoPrompt);
+    }
+    if prompt.len() > LONGEST_PROMPT {
+        return Err(InvocationError::PromptTooLong { length: prompt.len(), most: LONGEST_PROMPT });
+    }
+    if prompt.contains('\0') {
+        return Err(InvocationError::NulInPrompt);
+    }
+    Ok(prompt)
+}
+
+/// Reads one run's output, line by line.
+pub trait Reader: Send {
+    /// The events of a line.
+    fn line(&mut self, stream: Stream, line: &str) -> Vec<Event>;
+
+    /// Why the CLI is trying again just now, if it says so. Cleared by progress.
+    fn stalled(&self) -> Option<&Failure>;
+
+    /// What came of it. `now` is in seconds since the epoch.
+    fn finish(&mut self, exit: ExitStatus, now: u64) -> Outcome;
+}
+
+/// What came of a run, as the agent CLI tells it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcome {
+    /// Its last word.
+    pub text: String,
+    /// The conversation.
+    pub session: Option<SessionId>,
+    /// Tokens and cost.
+    pub usage: Usage,
+    /// Whether the usage counts the whole conversation and not this run alone.
+    pub usage_of_session: bool,
+    /// Why it failed.
+    pub failure: Option<Failure>,
+}
+
+/// All agent CLIs.
+pub const ALL: [&dyn AgentCli; 5] =
+    [&claude::Claude, &codex::Codex, &opencode::Opencode, &demo::Demo, &command::Command];
+
+/// The agent CLI of a name.
+pub fn find(name: &str) -> Option<&'static dyn AgentCli> {
+    ALL.into_iter().find(|cli| cli.name() == name)
+}
+
+/// Their names, in the order of the table.
+pub fn names<'a>() -> impl Iterator<Item = &'a str> {
+    ALL.into_iter().map(|cli| cli.name())
+}
+
+/// A reader for a program that is no agent.
+pub fn program_reader() -> Box<dyn Reader> {
+    command::Command.reader()
+}

@@ -1,0 +1,16 @@
+//! What a process without a boundary can still promise.
+
+use ringfence_core::capability::{Capabilities, Promise};
+
+/// Not here: files, network, credentials, cpus, pids, disk. A process can undo its own cpu affinity, and the kernel
+/// counts processes per user and not at all for root, so neither would be a promise.
+pub(super) fn capabilities() -> Capabilities {
+    [
+        (Promise::EnvAllowList, "cleared environment"),
+        (Promise::Timeout, "subreaper, signals to every descendant"),
+        (Promise::OutputCap, "counted on the pipes"),
+        (Promise::Memory, "rlimit data, for each process"),
+    ]
+    .into_iter()
+    .collect()
+}

@@ -1,0 +1,4 @@
+//! What more than one backend needs. Nothing here knows a mode.
+
+pub(crate) mod probing;
+pub(crate) mod surroundings;

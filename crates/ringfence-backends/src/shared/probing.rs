@@ -1,0 +1,33 @@
+//! Questions that several probes ask.
+
+use std::path::Path;
+
+use ringfence_core::backend::Finding;
+
+use super::surroundings::Surroundings;
+
+/// Whether one of these programs is here.
+pub(crate) fn program(around: &Surroundings, names: &[&str], remedy: &str) -> Finding {
+    let subject = names.join(" or ");
+    match names.iter().find_map(|name| around.find(name)) {
+        Some(path) => Finding::ok(subject, path.display().to_string()),
+        None => Finding::absent(subject, "not found in PATH", remedy),
+    }
+}
+
+/// Whether a service answers on its socket.
+pub(crate) fn socket(subject: &str, path: &Path, remedy: &str) -> Finding {
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Finding::ok(subject, format!("answers on {}", path.display())),
+        Err(error) => Finding::absent(subject, format!("{}: {error}", path.display()), remedy),
+    }
+}
+
+/// What every mode without a driver says.
+pub(crate) fn no_driver() -> Finding {
+    Finding::absent(
+        "driver",
+        "this version of ringfence cannot run agents in this mode",
+        "choose another mode",
+    )
+}

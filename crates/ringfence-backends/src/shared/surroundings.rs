@@ -1,0 +1,40 @@
+//! What a backend may know of the machine. The binary reads the environment once and hands this on.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// The machine as the person who starts `ringfence` sees it.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// Where programs are looked for.
+    pub path: Vec<PathBuf>,
+    /// The person's home.
+    pub home: PathBuf,
+    /// How to start the gate.
+    pub gate: GateProgram,
+}
+
+/// A program that is the gate, and what makes it so.
+#[derive(Debug, Clone)]
+pub struct GateProgram {
+    /// The program.
+    pub program: PathBuf,
+    /// The arguments that make it the gate.
+    pub args: Vec<String>,
+}
+
+impl Surroundings {
+    /// The first program of this name.
+    pub fn find(&self, name: &str) -> Option<PathBuf> {
+        find_in(&self.path, name)
+    }
+}
+
+/// The first program of this name in these directories.
+pub(crate) fn find_in(directories: &[PathBuf], name: &str) -> Option<PathBuf> {
+    directories.iter().map(|directory| directory.join(name)).find(|path| is_executable(path))
+}
+
+pub(crate) fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}

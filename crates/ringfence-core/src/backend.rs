@@ -1,0 +1,172 @@
+//! What every mode offers: look, promise, launch.
+//!
+//! The trait is synchronous on purpose. A run is one process tree and one thread; a backend that talks to an engine
+//! over a socket brings its own runtime and hides it here.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::capability::Capabilities;
+use crate::event::Stream;
+use crate::failure::{Failure, FailureClass};
+use crate::mode::Mode;
+use crate::plan::Plan;
+
+/// The code of one mode.
+pub trait Backend: Send + Sync {
+    /// The mode.
+    fn mode(&self) -> Mode;
+
+    /// What it can keep on this machine.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The versions of what it runs by, for the record.
+    fn versions(&self) -> Vec<(String, String)>;
+
+    /// Starts a plan. An error means that nothing was started.
+    fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError>;
+}
+
+/// Why nothing was started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// The program is not there.
+    #[error("{program} was not found")]
+    NotFound {
+        /// The program.
+        program: String,
+    },
+    /// The program is there and cannot be executed.
+    #[error("{program} cannot be executed: {why}")]
+    NotExecutable {
+        /// The program.
+        program: String,
+        /// Why.
+        why: String,
+    },
+    /// The mode failed.
+    #[error("{}", .0.message)]
+    Runtime(Failure),
+}
+
+impl LaunchError {
+    /// As the failure of a run.
+    pub fn failure(&self) -> Failure {
+        match self {
+            LaunchError::NotFound { .. } | LaunchError::NotExecutable { .. } => {
+                Failure::new(FailureClass::CliMissing, self.to_string())
+            }
+            LaunchError::Runtime(failure) => failure.clone(),
+        }
+    }
+}
+
+/// A run that was started. Dropping it ends all that belongs to it.
+pub trait Sandbox: Send {
+    /// Waits for the next thing to happen, until the given time at the latest.
+    fn next(&mut self, until: Instant) -> Result<Happening, Failure>;
+
+    /// What to end it by, from any thread.
+    fn stopper(&self) -> Arc<dyn Stopper>;
+}
+
+/// What can happen to a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    /// It printed something.
+    Output(Stream, Vec<u8>),
+    /// Its first process ended and nothing of it is left.
+    Ended(Exit),
+    /// Nothing until the given time.
+    Nothing,
+}
+
+/// How the first process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// By itself or by a signal.
+    pub status: ExitStatus,
+    /// Processes that were still there then, and were ended.
+    pub leftovers: u32,
+    /// Whether it was ended for taking too much memory.
+    pub out_of_memory: bool,
+}
+
+/// By itself or by a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// With this code.
+    Code(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+/// How hard to end a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// As Ctrl-C does.
+    Interrupt,
+    /// Politely.
+    Terminate,
+    /// At once.
+    Kill,
+}
+
+/// Ends a sandbox from any thread. Asking twice, or after its end, is harmless.
+pub trait Stopper: Send + Sync {
+    /// Asks for the end.
+    fn stop(&self, how: Stop);
+}
+
+/// One thing that doctor looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub subject: String,
+    /// How it is.
+    pub state: FindingState,
+    /// What was seen.
+    pub detail: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// How a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FindingState {
+    /// As it should be.
+    Ok,
+    /// Not here, and only needed by those who choose it.
+    Absent,
+    /// Chosen, and it will not work.
+    Broken,
+}
+
+impl Finding {
+    /// As it should be.
+    pub fn ok(subject: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { subject: subject.into(), state: FindingState::Ok, detail: detail.into(), remedy: None }
+    }
+
+    /// Not here, and how to get it.
+    pub fn absent(subject: impl Into<String>, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            subject: subject.into(),
+            state: FindingState::Absent,
+            detail: detail.into(),
+            remedy: Some(remedy.into()),
+        }
+    }
+
+    /// The same, where the settings depend on it.
+    pub fn required(mut self) -> Self {
+        if self.state == FindingState::Absent {
+            self.state = FindingState::Broken;
+        }
+        self
+    }
+}

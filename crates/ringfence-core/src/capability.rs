@@ -1,0 +1,110 @@
+//! Promises, and by which mechanism a mode keeps them on this machine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One thing that a policy can ask of a mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Promise {
+    /// Nothing outside of the workspace and the named paths can be written; the system is read-only.
+    FilesConfined,
+    /// The home directory is an empty private one.
+    HomePrivate,
+    /// The workspace cannot be written.
+    WorkspaceReadOnly,
+    /// Secrets cannot be read.
+    SecretsUnreadable,
+    /// Protected paths cannot be written or created.
+    PathsProtected,
+    /// Files that match a denied glob cannot be read.
+    GlobsDenied,
+    /// No network.
+    NetworkNone,
+    /// No network but the named hosts.
+    NetworkAllow,
+    /// No variable but the named ones.
+    EnvAllowList,
+    /// Credentials stay outside.
+    CredentialsBroker,
+    /// Login directories are there, read-only.
+    CredentialsMount,
+    /// The run ends in time, with all that it started.
+    Timeout,
+    /// The run ends when it has printed too much.
+    OutputCap,
+    /// Memory is bounded.
+    Memory,
+    /// Processors are bounded.
+    Cpus,
+    /// Processes are bounded.
+    Pids,
+    /// Disk space is bounded.
+    Disk,
+    /// Tokens and money are bounded.
+    Budget,
+}
+
+impl Promise {
+    /// What a person reads.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Promise::FilesConfined => "files outside of the workspace stay untouched",
+            Promise::HomePrivate => "the home directory is private",
+            Promise::WorkspaceReadOnly => "the workspace is read-only",
+            Promise::SecretsUnreadable => "secrets are unreadable",
+            Promise::PathsProtected => "protected paths stay as they are",
+            Promise::GlobsDenied => "denied files are unreadable",
+            Promise::NetworkNone => "there is no network",
+            Promise::NetworkAllow => "only the allowed hosts can be reached",
+            Promise::EnvAllowList => "only the allowed variables are seen",
+            Promise::CredentialsBroker => "credentials stay outside",
+            Promise::CredentialsMount => "login directories are mounted read-only",
+            Promise::Timeout => "the run ends in time",
+            Promise::OutputCap => "output is bounded",
+            Promise::Memory => "memory is bounded",
+            Promise::Cpus => "cpus are bounded",
+            Promise::Pids => "processes are bounded",
+            Promise::Disk => "disk space is bounded",
+            Promise::Budget => "tokens and cost are bounded",
+        }
+    }
+}
+
+/// By what a promise is kept, such as `landlock abi 7`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Mechanism(String);
+
+impl Mechanism {
+    /// Named so.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What a mode can keep on this machine, and by what.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Capabilities(BTreeMap<Promise, Mechanism>);
+
+impl Capabilities {
+    /// The mechanism that keeps a promise, if there is one.
+    pub fn mechanism(&self, promise: Promise) -> Option<&Mechanism> {
+        self.0.get(&promise)
+    }
+}
+
+impl<M: Into<String>> FromIterator<(Promise, M)> for Capabilities {
+    fn from_iter<I: IntoIterator<Item = (Promise, M)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(promise, name)| (promise, Mechanism::new(name))).collect())
+    }
+}

@@ -1,0 +1,92 @@
+//! The settings' own keys. The sections of the modes are in their backends' folders.
+
+use super::key::{Key, Kind, ProjectRule};
+use crate::mode::Mode;
+
+const fn key(path: &'static str, kind: Kind, default: Option<&'static str>, doc: &'static str) -> Key {
+    Key { path, kind, default, env: &[], project: ProjectRule::Never, doc }
+}
+
+impl Key {
+    /// The same row, open to a project's file in this way.
+    pub const fn project(mut self, rule: ProjectRule) -> Self {
+        self.project = rule;
+        self
+    }
+
+    /// The same row, set by these variables.
+    pub const fn env(mut self, names: &'static [&'static str]) -> Self {
+        self.env = names;
+        self
+    }
+
+    /// A row for a table of one's own.
+    pub const fn new(
+        path: &'static str,
+        kind: Kind,
+        default: Option<&'static str>,
+        doc: &'static str,
+    ) -> Self {
+        key(path, kind, default, doc)
+    }
+}
+
+const WORKSPACE_KINDS: &[&str] = &["bind", "overlay", "worktree", "clone"];
+const CLIS: &[&str] = &["claude", "codex", "opencode", "demo", "command"];
+const PROVIDERS: &[&str] = &["anthropic", "openai", "opencode"];
+
+/// The keys that do not belong to one mode.
+pub const KEYS: &[Key] = &[
+    key("sandbox.mode", Kind::Choice(&Mode::NAMES), Some("\"native\""), "where agents run")
+        .env(&["RINGFENCE_MODE"])
+        .project(ProjectRule::LeaveFirst),
+    key("sandbox.policy", Kind::PolicyChoice, None, "what runs may do: a preset or a policy file")
+        .env(&["RINGFENCE_POLICY"])
+        .project(ProjectRule::Later),
+    key("sandbox.timeout_seconds", Kind::Seconds, Some("600"), "how long a run may take")
+        .project(ProjectRule::Lower),
+    key(
+        "sandbox.patience_seconds",
+        Kind::Seconds,
+        Some("60"),
+        "how long an agent CLI may go on retrying without progress",
+    )
+    .project(ProjectRule::Lower),
+    key("sandbox.max_attempts", Kind::Whole(1, 100), Some("3"), "how often a task is tried")
+        .project(ProjectRule::Lower),
+    key("sandbox.max_concurrency", Kind::Whole(0, 10_000), Some("0"), "how many runs at once; 0 is no bound"),
+    key(
+        "sandbox.env_allowlist",
+        Kind::EnvNames,
+        Some(r#"["ANTHROPIC_API_KEY", "OPENAI_API_KEY"]"#),
+        "variables that runs may see",
+    )
+    .project(ProjectRule::Subset),
+    key(
+        "sandbox.path_mapping_mode",
+        Kind::Choice(&["mapped", "same-path"]),
+        Some("\"mapped\""),
+        "where the workspace appears inside: at /workspace or at its own path",
+    ),
+    key(
+        "sandbox.workspace",
+        Kind::Choice(WORKSPACE_KINDS),
+        Some("\"bind\""),
+        "the directory itself, a layer over it, a git worktree or a clone",
+    ),
+    key("agents.*.name", Kind::Text, None, "what people call the agent"),
+    key(
+        "agents.*.provider",
+        Kind::Choice(PROVIDERS),
+        None,
+        "whose model; names the agent CLI unless `cli` does",
+    ),
+    key("agents.*.cli", Kind::Choice(CLIS), None, "which agent CLI"),
+    key("agents.*.command", Kind::Text, None, "with cli `command`: what to run, in the shell's words"),
+    key("agents.*.model", Kind::Text, None, "which model; the CLI's own choice if not given"),
+    key("agents.*.base_url", Kind::Url, None, "another address of the model's server"),
+    key("agents.*.working_directory", Kind::Path, None, "where the agent works"),
+    key("agents.*.sandbox_mode", Kind::Choice(&Mode::NAMES), None, "where this agent runs"),
+    key("agents.*.policy", Kind::PolicyChoice, None, "what this agent may do: a preset or a policy file"),
+    key("trusted_projects", Kind::Texts, Some("[]"), "directories whose own settings may also loosen"),
+];

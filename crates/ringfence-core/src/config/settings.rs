@@ -1,0 +1,155 @@
+//! Resolved settings: every question answered, nothing left to look up.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::key::is_path_like;
+use crate::ids::AgentId;
+use crate::mode::Mode;
+use crate::paths::PathMappingMode;
+use crate::policy::Preset;
+use crate::units::Seconds;
+
+/// All settings of an installation.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Settings {
+    /// How runs are isolated.
+    pub sandbox: SandboxSettings,
+    /// The named agents.
+    #[serde(default)]
+    pub agents: BTreeMap<AgentId, AgentSettings>,
+    /// Directories whose own settings may also loosen.
+    pub trusted_projects: Vec<PathBuf>,
+}
+
+/// Settings that do not fit the table they were checked against. Only a mistake in the table can cause it.
+#[derive(Debug, thiserror::Error)]
+#[error("the settings do not fit together")]
+pub struct SettingsError(#[from] pub(super) serde_json::Error);
+
+/// How runs are isolated.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct SandboxSettings {
+    /// Where agents run.
+    pub mode: Mode,
+    /// What they may do; the mode's default preset if nothing is said.
+    pub policy: Option<PolicyChoice>,
+    /// How long a run may take.
+    pub timeout_seconds: Seconds,
+    /// How long an agent CLI may go on retrying without progress.
+    pub patience_seconds: Seconds,
+    /// How often a task is tried.
+    pub max_attempts: u32,
+    /// How many runs at once; 0 is no bound.
+    pub max_concurrency: u32,
+    /// Variables that runs may see.
+    pub env_allowlist: Vec<String>,
+    /// Where the workspace appears inside.
+    pub path_mapping_mode: PathMappingMode,
+    /// What the workspace is made of.
+    pub workspace: WorkspaceKind,
+    /// The sections of the modes, each in its backend's own terms.
+    #[serde(flatten)]
+    pub sections: BTreeMap<String, Value>,
+}
+
+impl SandboxSettings {
+    /// A mode's own section.
+    pub fn section(&self, mode: Mode) -> Option<&Value> {
+        self.sections.get(mode.as_str())
+    }
+}
+
+/// What the workspace is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkspaceKind {
+    /// The directory itself.
+    Bind,
+    /// A layer over it that can be applied or discarded.
+    Overlay,
+    /// A git worktree.
+    Worktree,
+    /// A clone.
+    Clone,
+}
+
+/// A preset or a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum PolicyChoice {
+    /// One of the presets.
+    Preset(Preset),
+    /// A policy file.
+    File(PathBuf),
+}
+
+impl TryFrom<String> for PolicyChoice {
+    type Error = crate::policy::UnknownPreset;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if is_path_like(&text) { Ok(Self::File(text.into())) } else { text.parse().map(Self::Preset) }
+    }
+}
+
+impl From<PolicyChoice> for String {
+    fn from(choice: PolicyChoice) -> String {
+        match choice {
+            PolicyChoice::Preset(preset) => preset.to_string(),
+            PolicyChoice::File(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// Whose model an agent uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "names of companies and products")]
+pub enum Provider {
+    Anthropic,
+    Openai,
+    Opencode,
+}
+
+impl Provider {
+    /// The agent CLI that belongs to the provider.
+    pub fn cli(self) -> &'static str {
+        match self {
+            Provider::Anthropic => "claude",
+            Provider::Openai => "codex",
+            Provider::Opencode => "opencode",
+        }
+    }
+}
+
+/// A named agent. What is `None` is left to the installation or to the agent CLI.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct AgentSettings {
+    /// What people call it.
+    pub name: Option<String>,
+    /// Whose model.
+    pub provider: Option<Provider>,
+    /// Which agent CLI.
+    pub cli: Option<String>,
+    /// With the agent CLI `command`: what to run.
+    pub command: Option<String>,
+    /// Which model.
+    pub model: Option<String>,
+    /// Another address of the model's server.
+    pub base_url: Option<String>,
+    /// Where it works.
+    pub working_directory: Option<PathBuf>,
+    /// Where it runs.
+    pub sandbox_mode: Option<Mode>,
+    /// What it may do.
+    pub policy: Option<PolicyChoice>,
+}
+
+impl AgentSettings {
+    /// The agent CLI that it names, itself or by its provider.
+    pub fn cli_name(&self) -> Option<&str> {
+        self.cli.as_deref().or(self.provider.map(Provider::cli))
+    }
+}

@@ -1,0 +1,158 @@
+//! What happens during a run, in the same words for every agent CLI.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::ids::{RunId, SessionId};
+use crate::mode::Mode;
+
+/// One line of a run's log, and of `--json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event {
+    /// The run begins; its record is written.
+    Started {
+        /// The run.
+        run: RunId,
+        /// The agent CLI.
+        cli: String,
+        /// Where.
+        mode: Mode,
+        /// The name of the policy.
+        policy: String,
+    },
+    /// The conversation has this id.
+    Session {
+        /// What to continue it by.
+        session: SessionId,
+    },
+    /// The agent says something.
+    Text {
+        /// What it says.
+        text: String,
+    },
+    /// The agent uses a tool.
+    ToolUse {
+        /// The tool.
+        tool: String,
+        /// What for.
+        input: Value,
+    },
+    /// A tool answers.
+    ToolResult {
+        /// The tool, where the CLI tells.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tool: Option<String>,
+        /// Its answer.
+        output: String,
+        /// Whether the tool failed.
+        is_error: bool,
+    },
+    /// What has been used so far, in this run.
+    Usage {
+        /// Tokens and cost.
+        #[serde(flatten)]
+        usage: Usage,
+    },
+    /// Something that a person should know.
+    Notice {
+        /// What.
+        message: String,
+    },
+    /// A line that is not the CLI's protocol.
+    Output {
+        /// Where it was written.
+        stream: Stream,
+        /// The line.
+        line: String,
+    },
+    /// The run is over.
+    Result(RunResult),
+}
+
+/// One of the two output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// Tokens and cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens read, cached ones left out.
+    pub input_tokens: u64,
+    /// Tokens written.
+    pub output_tokens: u64,
+    /// Tokens read from the provider's cache.
+    pub cached_tokens: u64,
+    /// US dollars, where the CLI tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+}
+
+impl Usage {
+    /// Both together.
+    pub fn plus(self, other: Usage) -> Usage {
+        Usage {
+            input_tokens: self.input_tokens + other.input_tokens,
+            output_tokens: self.output_tokens + other.output_tokens,
+            cached_tokens: self.cached_tokens + other.cached_tokens,
+            cost_usd: match (self.cost_usd, other.cost_usd) {
+                (None, None) => None,
+                (first, second) => Some(first.unwrap_or(0.0) + second.unwrap_or(0.0)),
+            },
+        }
+    }
+
+    /// What has come since `before`, for a CLI that counts a whole conversation.
+    pub fn since(self, before: Usage) -> Usage {
+        Usage {
+            input_tokens: self.input_tokens.saturating_sub(before.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(before.output_tokens),
+            cached_tokens: self.cached_tokens.saturating_sub(before.cached_tokens),
+            cost_usd: self.cost_usd.map(|cost| (cost - before.cost_usd.unwrap_or(0.0)).max(0.0)),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// The run.
+    pub run: RunId,
+    /// Its end.
+    pub status: RunStatus,
+    /// The exit code of `ringfence` for it.
+    pub exit_code: u8,
+    /// The agent's last word.
+    pub text: String,
+    /// What to continue the conversation by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// Tokens and cost of this run.
+    pub usage: Usage,
+    /// Tokens and cost of the whole conversation, where the CLI counts that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_usage: Option<Usage>,
+    /// Wall-clock time.
+    pub duration_ms: u64,
+    /// Processes that were still there when the agent CLI had ended, and were ended.
+    pub leftover_processes: u32,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum RunStatus {
+    Success,
+    Failed,
+    Cancelled,
+}

@@ -1,0 +1,184 @@
+//! Policy + capabilities → plan, or a refusal. The only place where they meet, and pure.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::capability::{Capabilities, Mechanism, Promise};
+use crate::failure::{Failure, FailureClass};
+use crate::ids::RunId;
+use crate::mode::Mode;
+use crate::paths::PathMapping;
+use crate::policy::{HostRule, NetworkMode, Policy};
+
+/// What is to be run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The run.
+    pub run: RunId,
+    /// Where.
+    pub mode: Mode,
+    /// What it may do.
+    pub policy: Policy,
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// All variables that it sees.
+    pub env: BTreeMap<String, String>,
+    /// The workspace outside and inside.
+    pub workspace: PathMapping,
+    /// What it reads.
+    pub stdin: Stdin,
+    /// The hosts without which it cannot work.
+    pub needed_hosts: Vec<HostRule>,
+}
+
+/// What a run reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stdin {
+    /// Nothing. Agent CLIs wait for the end of an open input, so they never get one.
+    Empty,
+    /// What `ringfence` itself reads.
+    Inherit,
+}
+
+/// A policy that a mode can keep, in full.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What is to be run; its policy is the effective one.
+    pub request: Request,
+    /// By what each promise is kept.
+    pub mechanisms: BTreeMap<Promise, Mechanism>,
+}
+
+/// Why a run was not started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The mode has no mechanism for what the policy promises.
+    #[error("mode {mode} cannot promise that {}", .promises.iter().map(|promise| promise.describe()).collect::<Vec<_>>().join(", that "))]
+    CannotKeep {
+        /// The mode.
+        mode: Mode,
+        /// What it cannot keep.
+        promises: Vec<Promise>,
+    },
+    /// Without a network the agent CLI cannot reach its model.
+    #[error("the policy allows no network, and the agent needs {}", .hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    NeedsNetwork {
+        /// What it needs.
+        hosts: Vec<HostRule>,
+    },
+}
+
+impl Refusal {
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Refusal::CannotKeep { mode, .. } if !mode.isolates() => format!(
+                "choose a mode with a boundary (`--mode`), or give up these promises knowingly: `--mode {mode}` alone \
+                 runs with the policy `open`"
+            ),
+            Refusal::CannotKeep { .. } => {
+                "choose another mode (`ringfence sandbox doctor` lists them) or a policy that asks for less"
+                    .into()
+            }
+            Refusal::NeedsNetwork { .. } => "use a policy with `network.mode` set to `allow`".into(),
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::new(FailureClass::Refused, refusal.to_string()).with_remedy(refusal.remedy())
+    }
+}
+
+/// Whether the mode can keep all of the policy.
+pub fn resolve(mut request: Request, capabilities: &Capabilities) -> Result<Plan, Refusal> {
+    match request.policy.network.mode {
+        NetworkMode::None if !request.needed_hosts.is_empty() => {
+            return Err(Refusal::NeedsNetwork { hosts: request.needed_hosts });
+        }
+        NetworkMode::Allow => request.policy.network.allow.extend(request.needed_hosts.iter().cloned()),
+        NetworkMode::None | NetworkMode::Open => {}
+    }
+    let mut mechanisms = BTreeMap::new();
+    let mut missing = Vec::new();
+    for promise in request.policy.promises() {
+        match capabilities.mechanism(promise) {
+            Some(mechanism) => drop(mechanisms.insert(promise, mechanism.clone())),
+            None => missing.push(promise),
+        }
+    }
+    if missing.is_empty() {
+        Ok(Plan { request, mechanisms })
+    } else {
+        Err(Refusal::CannotKeep { mode: request.mode, promises: missing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{Refusal, Request, Stdin, resolve};
+    use crate::capability::{Capabilities, Promise};
+    use crate::mode::Mode;
+    use crate::paths::{HostPath, PathMapping, PathMappingMode};
+    use crate::policy::{NetworkMode, Policy, Preset};
+
+    fn request(policy: Policy) -> Request {
+        Request {
+            run: "r1".parse().unwrap(),
+            mode: Mode::Host,
+            policy,
+            argv: vec!["true".into()],
+            env: BTreeMap::new(),
+            workspace: PathMapping::new(PathMappingMode::SamePath, HostPath::new("/w").unwrap()),
+            stdin: Stdin::Empty,
+            needed_hosts: Vec::new(),
+        }
+    }
+
+    fn all_of(policy: &Policy) -> Capabilities {
+        policy.promises().into_iter().map(|promise| (promise, "test")).collect()
+    }
+
+    #[test]
+    fn a_policy_holds_when_every_promise_has_a_mechanism() {
+        let policy = Preset::Locked.policy();
+        let plan = resolve(request(policy.clone()), &all_of(&policy)).unwrap();
+        assert_eq!(plan.mechanisms.keys().copied().collect::<Vec<_>>(), Vec::from_iter(policy.promises()));
+    }
+
+    #[test]
+    fn one_missing_mechanism_is_enough_to_refuse() {
+        let policy = Preset::Standard.policy();
+        for left_out in policy.promises() {
+            let capabilities =
+                policy.promises().into_iter().filter(|p| *p != left_out).map(|p| (p, "test")).collect();
+            let refusal = resolve(request(policy.clone()), &capabilities).unwrap_err();
+            assert_eq!(refusal, Refusal::CannotKeep { mode: Mode::Host, promises: vec![left_out] });
+        }
+    }
+
+    #[test]
+    fn needed_hosts_join_the_allow_list_and_contradict_none() {
+        let mut policy = Preset::Standard.policy();
+        let mut asked = request(policy.clone());
+        asked.needed_hosts = vec!["api.example.com".parse().unwrap()];
+        let plan = resolve(asked.clone(), &all_of(&policy)).unwrap();
+        assert_eq!(plan.request.policy.network.allow, asked.needed_hosts);
+
+        policy.network.mode = NetworkMode::None;
+        asked.policy = policy.clone();
+        assert!(matches!(resolve(asked, &all_of(&policy)), Err(Refusal::NeedsNetwork { .. })));
+    }
+
+    #[test]
+    fn the_refusal_tells_what_and_what_to_do() {
+        let refusal = Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::Pids] };
+        assert_eq!(refusal.to_string(), "mode host cannot promise that processes are bounded");
+        assert!(refusal.remedy().contains("--mode"));
+    }
+}

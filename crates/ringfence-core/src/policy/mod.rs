@@ -1,0 +1,169 @@
+//! What a run may do: files, network, environment, credentials, limits.
+//!
+//! A policy is data that one can print, edit and read back. It promises nothing by itself: `plan::resolve` turns it
+//! into promises and refuses where a mode cannot keep them.
+
+mod document;
+mod host_rule;
+mod preset;
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+pub use document::{KEYS, PolicyError, parse};
+pub use host_rule::{BadHostRule, HostRule};
+pub use preset::{Preset, UnknownPreset};
+
+use crate::capability::Promise;
+use crate::units::{Cpus, MemorySize, Seconds};
+
+/// Everything that is asked of a run's surroundings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Which files can be reached.
+    pub files: Files,
+    /// Which hosts can be reached.
+    pub network: Network,
+    /// Which variables are seen.
+    pub env: Env,
+    /// How the agent CLI gets its credentials.
+    pub credentials: Credentials,
+    /// How much of everything.
+    pub limits: Limits,
+}
+
+/// Which files a run can reach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Files {
+    /// How far it can reach at all.
+    pub reach: Reach,
+    /// What it may do in the workspace.
+    pub workspace: WorkspaceAccess,
+    /// More paths that it may read.
+    pub read: Vec<String>,
+    /// More paths that it may write.
+    pub write: Vec<String>,
+    /// Paths that it must never read, wherever they are reachable from.
+    pub secrets: Vec<String>,
+    /// Paths in the workspace that it must not write, also where they do not exist yet.
+    pub protect: Vec<String>,
+    /// Globs in the workspace that it must not read.
+    pub deny: Vec<String>,
+}
+
+/// How far a run can reach into the file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reach {
+    /// All that the person who starts it can reach.
+    Host,
+    /// The workspace, the system read-only, an empty home.
+    Workspace,
+}
+
+/// What a run may do in its workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkspaceAccess {
+    /// Read and write.
+    ReadWrite,
+    /// Read alone.
+    ReadOnly,
+}
+
+/// Which hosts a run can reach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// The rule.
+    pub mode: NetworkMode,
+    /// With `allow`: the hosts, besides those that the agent CLI needs. Empty allows nothing more.
+    pub allow: Vec<HostRule>,
+}
+
+/// The rule of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkMode {
+    /// Nothing.
+    None,
+    /// The hosts that are named.
+    Allow,
+    /// Everything.
+    Open,
+}
+
+/// Which variables of the environment a run sees, besides those that every program needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Env {
+    /// Names to pass on. Empty passes none.
+    pub allow: Vec<String>,
+}
+
+/// How the agent CLI gets its credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Credentials {
+    /// Placeholders inside; the host puts the real ones on the wire.
+    Broker,
+    /// The variables and login files of the person, as they are.
+    Env,
+    /// The login directories, read-only.
+    Mount,
+    /// None at all.
+    None,
+}
+
+/// How much a run may take.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Wall-clock time.
+    pub timeout_seconds: Seconds,
+    /// Memory of the whole run.
+    pub memory: Option<MemorySize>,
+    /// Processors of the whole run.
+    pub cpus: Option<Cpus>,
+    /// Processes of the whole run.
+    pub pids: Option<u32>,
+    /// Disk space of the private layers.
+    pub disk: Option<MemorySize>,
+    /// Output on both streams together.
+    pub output: MemorySize,
+    /// Tokens of the model.
+    pub tokens: Option<u64>,
+    /// Money, in US dollars.
+    pub cost_usd: Option<f64>,
+}
+
+impl Policy {
+    /// The promises that a mode has to keep for this policy to hold.
+    pub fn promises(&self) -> BTreeSet<Promise> {
+        let asked = [
+            (Promise::FilesConfined, self.files.reach == Reach::Workspace),
+            (Promise::HomePrivate, self.files.reach == Reach::Workspace),
+            (Promise::WorkspaceReadOnly, self.files.workspace == WorkspaceAccess::ReadOnly),
+            (Promise::SecretsUnreadable, !self.files.secrets.is_empty()),
+            (Promise::PathsProtected, !self.files.protect.is_empty()),
+            (Promise::GlobsDenied, !self.files.deny.is_empty()),
+            (Promise::NetworkNone, self.network.mode == NetworkMode::None),
+            (Promise::NetworkAllow, self.network.mode == NetworkMode::Allow),
+            (Promise::EnvAllowList, true),
+            (Promise::CredentialsBroker, self.credentials == Credentials::Broker),
+            (Promise::CredentialsMount, self.credentials == Credentials::Mount),
+            (Promise::Timeout, true),
+            (Promise::OutputCap, true),
+            (Promise::Memory, self.limits.memory.is_some()),
+            (Promise::Cpus, self.limits.cpus.is_some()),
+            (Promise::Pids, self.limits.pids.is_some()),
+            (Promise::Disk, self.limits.disk.is_some()),
+            (Promise::Budget, self.limits.tokens.is_some() || self.limits.cost_usd.is_some()),
+        ];
+        asked.into_iter().filter(|(_, asked)| *asked).map(|(promise, _)| promise).collect()
+    }
+
+    /// Names one more host. A policy that named none before becomes one that names this alone.
+    pub fn allow_host(&mut self, rule: HostRule) {
+        self.network.mode = NetworkMode::Allow;
+        self.network.allow.push(rule);
+    }
+}

@@ -1,0 +1,17 @@
+//! One run, from request to result.
+//!
+//! The engine knows backends only through the trait in core, so all of it is tested with the fake. The foreground and
+//! the queue take the same way through [`run::run`].
+
+mod cancel;
+mod clock;
+mod environment;
+mod lines;
+mod redact;
+pub mod run;
+mod version;
+mod watch;
+
+pub use cancel::Cancel;
+pub use environment::{Passed, environment};
+pub use run::{Job, Observer, RunError, Work, run};

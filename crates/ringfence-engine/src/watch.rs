@@ -1,0 +1,156 @@
+//! Watching a sandbox to its end: time, output, patience, cancellation.
+
+use std::time::{Duration, Instant};
+
+use ringfence_agents::Reader;
+use ringfence_core::backend::{Exit, Happening, Sandbox, Stop};
+use ringfence_core::event::{Event, Stream};
+use ringfence_core::failure::{Disposition, Failure, FailureClass};
+use ringfence_core::policy::Limits;
+use ringfence_core::units::Seconds;
+
+use crate::lines::Lines;
+use crate::redact::Redactor;
+
+/// How long a run gets to end by itself once it was asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// A time that never comes, for a wait without an end of its own.
+const FOREVER: Duration = Duration::from_secs(Seconds::LONGEST);
+
+/// Who is told of what happens while it happens.
+pub(crate) trait Audience {
+    fn event(&mut self, event: Event) -> Result<(), Failure>;
+    fn raw(&mut self, stream: Stream, bytes: &[u8]);
+}
+
+/// The end of a watched run.
+pub(crate) struct Watched {
+    /// How it ended.
+    pub(crate) exit: Exit,
+    /// Why the engine ended it, if it did.
+    pub(crate) ended_for: Option<Failure>,
+}
+
+pub(crate) struct Watch<'a> {
+    pub(crate) limits: &'a Limits,
+    pub(crate) patience: Seconds,
+    pub(crate) redactor: &'a Redactor,
+    pub(crate) reader: &'a mut dyn Reader,
+    pub(crate) audience: &'a mut dyn Audience,
+}
+
+/// What the watch keeps in mind.
+struct State {
+    lines: Lines,
+    printed: u64,
+    deadline: Instant,
+    stalled_since: Option<Instant>,
+    /// Why the run was asked to end, and when it is ended without asking.
+    ending: Option<(Failure, Instant)>,
+    killed: bool,
+}
+
+impl Watch<'_> {
+    pub(crate) fn follow(&mut self, sandbox: &mut dyn Sandbox) -> Result<Watched, Failure> {
+        let started = Instant::now();
+        let mut state = State {
+            lines: Lines::default(),
+            printed: 0,
+            deadline: started + self.limits.timeout_seconds.duration(),
+            stalled_since: None,
+            ending: None,
+            killed: false,
+        };
+        loop {
+            match sandbox.next(self.next_look(&state))? {
+                Happening::Output(stream, bytes) => self.output(&mut state, stream, &bytes),
+                Happening::Ended(exit) => {
+                    for (stream, line) in state.lines.rest() {
+                        let failed = self.line(stream, line);
+                        state.ending = state.ending.or(failed.err().map(|failure| (failure, started)));
+                    }
+                    return Ok(Watched { exit, ended_for: state.ending.map(|(failure, _)| failure) });
+                }
+                Happening::Nothing => {}
+            }
+            self.enforce(&mut state, sandbox);
+        }
+    }
+
+    /// When there is something to do even if nothing happens.
+    fn next_look(&self, state: &State) -> Instant {
+        match &state.ending {
+            Some(_) if state.killed => Instant::now() + FOREVER,
+            Some((_, kill_at)) => *kill_at,
+            None => {
+                let patience = state.stalled_since.map(|since| since + self.patience.duration());
+                patience.map_or(state.deadline, |end| end.min(state.deadline))
+            }
+        }
+    }
+
+    fn output(&mut self, state: &mut State, stream: Stream, bytes: &[u8]) {
+        state.printed += bytes.len() as u64;
+        let most = self.limits.output;
+        if state.printed > most.bytes() {
+            end(state, || {
+                Failure::new(FailureClass::AgentError, format!("the run printed more than {most}"))
+                    .with_remedy("raise `limits.output` in the policy, or make it print less")
+            });
+            return;
+        }
+        self.audience.raw(stream, bytes);
+        for line in state.lines.feed(stream, bytes) {
+            if let Err(failure) = self.line(stream, line) {
+                end(state, || failure);
+            }
+        }
+    }
+
+    fn line(&mut self, stream: Stream, line: String) -> Result<(), Failure> {
+        let line = self.redactor.clean(line);
+        self.reader.line(stream, &line).into_iter().try_for_each(|event| self.audience.event(event))
+    }
+
+    /// Ends what has to end.
+    fn enforce(&mut self, state: &mut State, sandbox: &dyn Sandbox) {
+        let now = Instant::now();
+        let asked_before = state.ending.is_some();
+        self.look_at_stall(state, now);
+        if now >= state.deadline {
+            let limit = self.limits.timeout_seconds;
+            end(state, || {
+                Failure::new(FailureClass::Timeout, format!("the run took longer than {limit}"))
+                    .with_remedy("give it more time with --timeout, or make the task smaller")
+            });
+        }
+        match &state.ending {
+            Some(_) if !asked_before => sandbox.stopper().stop(Stop::Terminate),
+            Some((_, kill_at)) if now >= *kill_at && !state.killed => {
+                state.killed = true;
+                sandbox.stopper().stop(Stop::Kill);
+            }
+            _ => {}
+        }
+    }
+
+    /// A CLI that retries what cannot help, or for longer than anyone should wait, is ended for its own reason.
+    fn look_at_stall(&mut self, state: &mut State, now: Instant) {
+        let Some(failure) = self.reader.stalled() else {
+            state.stalled_since = None;
+            return;
+        };
+        let since = *state.stalled_since.get_or_insert(now);
+        let hopeless = failure.class.disposition() == Disposition::Terminal;
+        if hopeless || now >= since + self.patience.duration() {
+            end(state, || failure.clone());
+        }
+    }
+}
+
+/// The first reason counts.
+fn end(state: &mut State, why: impl FnOnce() -> Failure) {
+    if state.ending.is_none() {
+        state.ending = Some((why(), Instant::now() + GRACE));
+    }
+}

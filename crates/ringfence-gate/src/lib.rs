@@ -1,0 +1,17 @@
+//! The gate: the first process of every run.
+//!
+//! It starts the agent CLI in a session of its own, adopts whatever that leaves behind, and ends only when nothing of
+//! it is alive. The host speaks to it over its standard input, a socket: when the host's end closes, by intent or
+//! because the host was killed, everything ends.
+//!
+//! What must not be here: policy, settings, knowledge of agent CLIs. The gate does as it is told by the wire.
+
+mod family;
+mod spawn;
+mod supervise;
+mod wire;
+
+pub use supervise::{GateError, run};
+pub use wire::{
+    Order, Report, Signal, Spec, StartProblem, Status, WireError, read_frame, send_start, write_frame,
+};

@@ -1,0 +1,55 @@
+//! Starting the program: its own session, no descriptor but its three, its limits.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit, setsid};
+
+use crate::wire::{Spec, StartProblem};
+
+/// Starts what the host asked for.
+pub(crate) fn spawn(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Pid> {
+    let (program, args) = spec.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(args).current_dir(&spec.cwd);
+    command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
+    let data_limit = spec.data_limit;
+    // SAFETY: between fork and exec only system calls are made; nothing allocates, locks or unwinds.
+    unsafe { command.pre_exec(move || prepare(data_limit)) };
+    let child = command.spawn()?;
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn prepare(data_limit: Option<u64>) -> io::Result<()> {
+    setsid()?;
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    limit(Resource::Core, 0)?;
+    if let Some(bytes) = data_limit {
+        limit(Resource::Data, bytes)?;
+    }
+    close_other_descriptors()
+}
+
+fn limit(resource: Resource, most: u64) -> io::Result<()> {
+    Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
+}
+
+/// What the host's own parents left open must not reach the agent.
+fn close_other_descriptors() -> io::Result<()> {
+    // SAFETY: marks descriptors from 3 on close-on-exec; none is closed under the feet of this process.
+    let done =
+        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What kind of problem an error at the start is.
+pub(crate) fn problem(error: &io::Error) -> StartProblem {
+    match error.kind() {
+        io::ErrorKind::NotFound => StartProblem::NotFound,
+        io::ErrorKind::PermissionDenied => StartProblem::NotExecutable,
+        _ if error.raw_os_error() == Some(libc::ENOEXEC) => StartProblem::NotExecutable,
+        _ => StartProblem::Other,
+    }
+}

@@ -1,0 +1,230 @@
+//! The gate's one loop: orders from the host, ends of children, until nothing is left.
+//!
+//! ```text
+//!   waiting for Start ──▶ running ──(program ended)──▶ ending: TERM, a grace, KILL ──▶ Ended
+//!                            │ host gone, or KILL asked for ▲
+//!                            └──────────────────────────────┘ without the grace
+//! ```
+
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, Signal as Unix, set_child_subreaper, setsid};
+
+use crate::family::{Reaped, reap, signal_all};
+use crate::spawn::{problem, spawn};
+use crate::wire::{Order, Report, Signal, Spec, Status, WireError, read_frame, write_frame};
+
+/// How long those who are left behind get to end by themselves.
+const GRACE: Duration = Duration::from_secs(1);
+/// How often to look again for processes that were born while others were being ended.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Why the gate gave up. Whatever it had started has been ended.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// The system refused something that the gate cannot work without.
+    #[error("the gate could not {0}")]
+    System(&'static str, #[source] io::Error),
+    /// The host does not speak the gate's language.
+    #[error("the gate was started by something else than ringfence")]
+    Wire(#[from] WireError),
+}
+
+/// Runs the gate on its standard input. Returns when nothing of the run is left.
+pub fn run() -> Result<(), GateError> {
+    let system = |what| move |error: rustix::io::Errno| GateError::System(what, error.into());
+    let input = io::stdin().as_fd().try_clone_to_owned();
+    let host = UnixStream::from(input.map_err(|error| GateError::System("read its input", error))?);
+    let Some((spec, stdin)) = receive_start(&host)? else { return Ok(()) };
+    // Already leading a session is fine: that is all that is wanted.
+    let _ = setsid();
+    set_child_subreaper(Some(rustix::process::getpid())).map_err(system("adopt orphans"))?;
+    let deaths = signal_pipe(&[signal_hook::consts::SIGCHLD])?;
+    let ends = signal_pipe(&[
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGHUP,
+    ])?;
+    match spawn(&spec, stdin) {
+        Err(error) => {
+            write_frame(
+                &host,
+                &Report::CannotStart { problem: problem(&error), message: error.to_string() },
+            )?;
+            Ok(())
+        }
+        Ok(pid) => {
+            let mut watch = Watch { host, deaths, ends, program: pid, status: None };
+            // A host that is gone cannot be told; the loop notices by itself.
+            let _ =
+                write_frame(&watch.host, &Report::Started { pid: pid.as_raw_nonzero().get().unsigned_abs() });
+            watch.until_nothing_is_left()
+        }
+    }
+}
+
+fn signal_pipe(signals: &[i32]) -> Result<UnixStream, GateError> {
+    let system = |error| GateError::System("listen to signals", error);
+    let (read, write) = UnixStream::pair().map_err(system)?;
+    read.set_nonblocking(true).map_err(system)?;
+    for signal in signals {
+        let end = write.try_clone().map_err(system)?;
+        signal_hook::low_level::pipe::register(*signal, end).map_err(system)?;
+    }
+    Ok(read)
+}
+
+/// The first order, and the descriptor that came along with its first byte.
+fn receive_start(host: &UnixStream) -> Result<Option<(Spec, Option<OwnedFd>)>, GateError> {
+    let mut first = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        recvmsg(host, &mut [io::IoSliceMut::new(&mut first)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            .map_err(|error| GateError::System("read its first order", error.into()))?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let stdin = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    match read_frame(first.as_slice().chain(host))? {
+        Some(Order::Start(spec)) => Ok(Some((spec, stdin))),
+        Some(Order::Signal(_)) | None => Ok(None),
+    }
+}
+
+struct Watch {
+    host: UnixStream,
+    deaths: UnixStream,
+    ends: UnixStream,
+    program: Pid,
+    status: Option<Status>,
+}
+
+enum Wake {
+    Death,
+    HostSpoke,
+    AskedToEnd,
+    Time,
+}
+
+impl Watch {
+    fn until_nothing_is_left(&mut self) -> Result<(), GateError> {
+        let mut left = self.reap()?;
+        while self.status.is_none() {
+            match self.wait(None)? {
+                Wake::Death => left = self.reap()?,
+                Wake::HostSpoke => match read_frame::<Order>(&self.host) {
+                    Ok(Some(Order::Signal(Signal::Interrupt))) => drop(self.signal(Unix::INT)?),
+                    Ok(Some(Order::Signal(Signal::Terminate))) => drop(self.signal(Unix::TERM)?),
+                    Ok(Some(Order::Signal(Signal::Kill)) | Some(Order::Start(_)) | None) | Err(_) => {
+                        return self.kill_all(0);
+                    }
+                },
+                Wake::AskedToEnd => return self.kill_all(0),
+                Wake::Time => {}
+            }
+        }
+        match left {
+            Reaped::NoneLeft => self.report(0),
+            Reaped::SomeLeft => self.end_leftovers(),
+        }
+    }
+
+    fn end_leftovers(&mut self) -> Result<(), GateError> {
+        let leftovers = self.signal(Unix::TERM)?;
+        let deadline = Instant::now() + GRACE;
+        while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
+            if let Reaped::NoneLeft = self.reap()? {
+                return self.report(leftovers);
+            }
+            match self.wait(Some(rest))? {
+                Wake::Death | Wake::Time => {}
+                Wake::HostSpoke | Wake::AskedToEnd => break,
+            }
+        }
+        self.kill_all(leftovers)
+    }
+
+    fn kill_all(&mut self, leftovers: u32) -> Result<(), GateError> {
+        loop {
+            self.signal(Unix::KILL)?;
+            if let Reaped::NoneLeft = self.reap()? {
+                return self.report(leftovers);
+            }
+            // Only deaths matter now; the host's socket may be closed and would wake this loop without end.
+            self.wait_for_death(AGAIN)?;
+        }
+    }
+
+    /// The host may be gone; then there is nobody to tell.
+    fn report(&self, leftovers: u32) -> Result<(), GateError> {
+        let status = self.status.unwrap_or(Status::Signal(9));
+        let _ = write_frame(&self.host, &Report::Ended { status, leftovers });
+        Ok(())
+    }
+
+    fn signal(&self, signal: Unix) -> Result<u32, GateError> {
+        signal_all(signal).map_err(|error| GateError::System("look for its processes", error))
+    }
+
+    fn reap(&mut self) -> Result<Reaped, GateError> {
+        let program = self.program;
+        let status = &mut self.status;
+        reap(|pid, ended| {
+            if pid == program {
+                *status = Some(ended);
+            }
+        })
+        .map_err(|error| GateError::System("wait for its children", error))
+    }
+
+    fn wait(&mut self, most: Option<Duration>) -> Result<Wake, GateError> {
+        let ready = {
+            let mut watched = [self.deaths.as_fd(), self.ends.as_fd(), self.host.as_fd()]
+                .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+            poll_until(&mut watched, most)?;
+            watched.map(|entry| !entry.revents().is_empty())
+        };
+        Ok(match ready {
+            [true, ..] => {
+                drain(&mut self.deaths);
+                Wake::Death
+            }
+            [_, true, _] => {
+                drain(&mut self.ends);
+                Wake::AskedToEnd
+            }
+            [.., true] => Wake::HostSpoke,
+            _ => Wake::Time,
+        })
+    }
+
+    fn wait_for_death(&mut self, most: Duration) -> Result<(), GateError> {
+        poll_until(&mut [PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN)], Some(most))?;
+        drain(&mut self.deaths);
+        Ok(())
+    }
+}
+
+fn poll_until(watched: &mut [PollFd<'_>], most: Option<Duration>) -> Result<(), GateError> {
+    let most = most.and_then(|most| Timespec::try_from(most).ok());
+    match poll(watched, most.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(GateError::System("wait", error.into())),
+    }
+}
+
+/// The pipe only wakes; how often it was written does not matter.
+fn drain(pipe: &mut UnixStream) {
+    let mut bytes = [0; 64];
+    while matches!(pipe.read(&mut bytes), Ok(count) if count > 0) {}
+}

@@ -1,0 +1,175 @@
+//! What host and gate say to each other: length-prefixed JSON over a Unix socket.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Longer frames are a mistake or an attack: argv and environment together are bounded far below it by the kernel.
+const LONGEST_FRAME: u32 = 8 << 20;
+
+/// What the host tells the gate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Start this. The first order, once.
+    Start(Spec),
+    /// Send this signal to all that belongs to the run.
+    Signal(Signal),
+}
+
+/// What to start. Variables are not part of it: the gate passes on its own environment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// The program, found by the host already, and its arguments.
+    pub argv: Vec<String>,
+    /// Where it starts.
+    pub cwd: PathBuf,
+    /// Bytes of private memory that each process may have.
+    pub data_limit: Option<u64>,
+    /// Whether a descriptor comes along, to be its standard input.
+    pub stdin: bool,
+}
+
+/// The signals that the host asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Signal {
+    Interrupt,
+    Terminate,
+    Kill,
+}
+
+/// What the gate tells the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// It runs.
+    Started {
+        /// Its process.
+        pid: u32,
+    },
+    /// It could not be started; nothing runs.
+    CannotStart {
+        /// What kind of problem.
+        problem: StartProblem,
+        /// The system's words.
+        message: String,
+    },
+    /// It ended and nothing of it is left. The last report.
+    Ended {
+        /// How.
+        status: Status,
+        /// Processes that were still there then, and were ended.
+        leftovers: u32,
+    },
+}
+
+/// Why a program cannot be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StartProblem {
+    /// It is not there.
+    NotFound,
+    /// It is there and cannot be executed.
+    NotExecutable,
+    /// The system could not.
+    Other,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// With this code.
+    Code(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+/// Why a frame did not get across.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The socket failed.
+    #[error("the socket to the other side failed")]
+    Io(#[from] io::Error),
+    /// The frame cannot be read.
+    #[error("the other side sent something unreadable")]
+    Unreadable(#[from] serde_json::Error),
+    /// The frame is longer than any can be.
+    #[error("the other side announced a frame of {0} bytes")]
+    TooLong(u32),
+}
+
+fn encode(message: &impl Serialize) -> Result<Vec<u8>, WireError> {
+    let body = serde_json::to_vec(message)?;
+    let length = u32::try_from(body.len()).ok().filter(|length| *length <= LONGEST_FRAME);
+    let length = length.ok_or(WireError::TooLong(u32::MAX))?;
+    Ok([&length.to_le_bytes()[..], &body].concat())
+}
+
+/// Sends one message.
+pub fn write_frame(mut socket: impl Write, message: &impl Serialize) -> Result<(), WireError> {
+    Ok(socket.write_all(&encode(message)?)?)
+}
+
+/// Sends the first order, with the standard input of the run if it has one.
+pub fn send_start(
+    mut socket: impl Write + AsFd,
+    spec: Spec,
+    stdin: Option<BorrowedFd<'_>>,
+) -> Result<(), WireError> {
+    let frame = encode(&Order::Start(spec))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<_> = stdin.into_iter().collect();
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    let sent = sendmsg(&socket, &[IoSlice::new(&frame)], &mut ancillary, SendFlags::NOSIGNAL)
+        .map_err(io::Error::from)?;
+    Ok(socket.write_all(&frame[sent..])?)
+}
+
+/// Receives one message; `None` when the other side is gone.
+pub fn read_frame<T: DeserializeOwned>(mut socket: impl Read) -> Result<Option<T>, WireError> {
+    let mut length = [0; 4];
+    match socket.read_exact(&mut length) {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) =>
+        {
+            return Ok(None);
+        }
+        other => other?,
+    }
+    let length = u32::from_le_bytes(length);
+    if length > LONGEST_FRAME {
+        return Err(WireError::TooLong(length));
+    }
+    let mut body = vec![0; length as usize];
+    socket.read_exact(&mut body)?;
+    Ok(Some(serde_json::from_slice(&body)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Order, Signal, WireError, read_frame, write_frame};
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut bytes = Vec::new();
+        write_frame(&mut bytes, &Order::Signal(Signal::Kill)).unwrap();
+        assert_eq!(read_frame(&bytes[..]).unwrap(), Some(Order::Signal(Signal::Kill)));
+        assert!(read_frame::<Order>(&[][..]).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_absurd_length_is_refused_before_memory_is_taken() {
+        assert!(matches!(read_frame::<Order>(&[255, 255, 255, 255][..]), Err(WireError::TooLong(_))));
+    }
+}

@@ -1,0 +1,180 @@
+//! The gate as the host sees it: nothing of a run survives it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence_gate::{
+    Order, Report, Signal, Spec, StartProblem, Status, read_frame, send_start, write_frame,
+};
+
+struct Gate {
+    process: Child,
+    socket: UnixStream,
+}
+
+impl Gate {
+    fn start(script: &str, cwd: &Path) -> Self {
+        Self::start_argv(&["/bin/sh", "-c", script], cwd)
+    }
+
+    fn start_argv(argv: &[&str], cwd: &Path) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let process = Command::new(env!("CARGO_BIN_EXE_ringfence-gate"))
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let argv = argv.iter().map(ToString::to_string).collect();
+        send_start(&ours, Spec { argv, cwd: cwd.to_owned(), data_limit: None, stdin: false }, None).unwrap();
+        Self { process, socket: ours }
+    }
+
+    fn report(&self) -> Report {
+        read_frame(&self.socket).unwrap().expect("the gate speaks until it has ended")
+    }
+
+    fn output(&mut self) -> String {
+        let mut text = String::new();
+        self.process.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+/// Whether a process that was told to write its number into a file lives.
+fn lives(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn pid_in(file: &Path) -> u32 {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()) {
+            Some(pid) => return pid,
+            None if Instant::now() > deadline => panic!("{} never came", file.display()),
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+/// A process that leaves its parent, its group and its session, and ignores polite signals.
+const DAEMON: &str = r#"setsid sh -c 'setsid sh -c "trap \"\" TERM INT HUP; echo \$\$ > daemon.pid; sleep 1000 & wait; while :; do sleep 1; done" & exit 0' &"#;
+
+#[test]
+fn the_exit_code_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Gate::start("exit 7", dir.path());
+    assert!(matches!(gate.report(), Report::Started { .. }));
+    assert_eq!(gate.report(), Report::Ended { status: Status::Code(7), leftovers: 0 });
+}
+
+#[test]
+fn a_signal_comes_back_as_a_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Gate::start("kill -9 $$", dir.path());
+    gate.report();
+    assert_eq!(gate.report(), Report::Ended { status: Status::Signal(9), leftovers: 0 });
+}
+
+#[test]
+fn what_is_not_there_and_what_is_no_program_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let stub = dir.path().join("stub");
+    fs::write(&stub, "").unwrap();
+    for (program, expected) in
+        [("/nowhere/at-all", StartProblem::NotFound), (stub.to_str().unwrap(), StartProblem::NotExecutable)]
+    {
+        match Gate::start_argv(&[program], dir.path()).report() {
+            Report::CannotStart { problem, .. } => assert_eq!(problem, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_daemon_does_not_outlive_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Gate::start(&format!("{DAEMON} while [ ! -s daemon.pid ]; do :; done"), dir.path());
+    gate.report();
+    let Report::Ended { status, leftovers } = gate.report() else { panic!() };
+    assert_eq!(status, Status::Code(0));
+    assert!(leftovers >= 1);
+    assert!(!lives(pid_in(&dir.path().join("daemon.pid"))));
+}
+
+#[test]
+fn a_daemon_does_not_outlive_a_killed_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut gate = Gate::start(&format!("{DAEMON} sleep 1000"), dir.path());
+    gate.report();
+    let daemon = pid_in(&dir.path().join("daemon.pid"));
+    assert!(lives(daemon));
+    gate.socket.shutdown(std::net::Shutdown::Both).unwrap();
+    assert!(gate.process.wait().unwrap().success());
+    assert!(!lives(daemon));
+}
+
+#[test]
+fn a_signal_reaches_every_session_of_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "setsid sh -c 'trap \"echo heard > heard; exit\" TERM; echo $$ > other.pid; while :; do sleep 0.01; done' & wait";
+    let gate = Gate::start(script, dir.path());
+    gate.report();
+    pid_in(&dir.path().join("other.pid"));
+    write_frame(&gate.socket, &Order::Signal(Signal::Terminate)).unwrap();
+    assert!(matches!(gate.report(), Report::Ended { .. }));
+    assert_eq!(fs::read_to_string(dir.path().join("heard")).unwrap(), "heard\n");
+}
+
+#[test]
+fn a_kill_ends_what_ignores_everything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Gate::start("trap '' TERM INT; echo $$ > it.pid; while :; do sleep 1; done", dir.path());
+    gate.report();
+    let it = pid_in(&dir.path().join("it.pid"));
+    write_frame(&gate.socket, &Order::Signal(Signal::Terminate)).unwrap();
+    write_frame(&gate.socket, &Order::Signal(Signal::Kill)).unwrap();
+    assert_eq!(gate.report(), Report::Ended { status: Status::Signal(9), leftovers: 0 });
+    assert!(!lives(it));
+}
+
+#[test]
+fn the_program_has_its_own_session_and_only_its_own_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let leak = fs::File::create(dir.path().join("leak")).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut shell = Command::new("/bin/sh");
+    // The shell stands for a parent that leaves a descriptor open, as terminals and editors do.
+    shell.arg("-c").arg(format!(
+        "exec {} 7<{}/leak",
+        env!("CARGO_BIN_EXE_ringfence-gate"),
+        dir.path().display()
+    ));
+    let process = shell.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).spawn().unwrap();
+    let mut gate = Gate { process, socket: ours };
+    let argv = ["/bin/sh", "-c", "ls /proc/$$/fd; cut -d' ' -f6 /proc/$$/stat; echo $$; cat <&0"];
+    let spec = Spec {
+        argv: argv.map(String::from).to_vec(),
+        cwd: dir.path().to_owned(),
+        data_limit: None,
+        stdin: true,
+    };
+    let (stdin, mut feed) = UnixStream::pair().unwrap();
+    std::io::Write::write_all(&mut feed, b"fed\n").unwrap();
+    drop(feed);
+    send_start(&gate.socket, spec, Some(stdin.as_fd())).unwrap();
+    drop((stdin, leak));
+    gate.report();
+    assert!(matches!(gate.report(), Report::Ended { status: Status::Code(0), .. }));
+    let output = gate.output();
+    let lines: Vec<_> = output.lines().collect();
+    let [descriptors @ .., session, pid, fed] = &lines[..] else { panic!("{output}") };
+    assert_eq!(descriptors, ["0", "1", "2"]);
+    assert_eq!(session, pid);
+    assert_eq!(*fed, "fed");
+}

@@ -1,0 +1,70 @@
+//! Files that are whole or absent, whenever one is killed.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Why a file was not written. It is as it was.
+#[derive(Debug, thiserror::Error)]
+#[error("{path} could not be written")]
+pub struct WriteError {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// Writes a file whole: a new one beside it, on the disk, then renamed. A link is kept and its target replaced.
+/// A new file is readable by its owner alone; an old one keeps its permissions.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    write_whole(path, bytes).map_err(|source| WriteError { path: path.to_owned(), source })
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let directory = target.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let mode = fs::metadata(&target).map_or(0o600, |data| data.permissions().mode() & 0o7777);
+    let mut file = tempfile::Builder::new().prefix(".ringfence-").tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().set_permissions(Permissions::from_mode(mode))?;
+    file.as_file().sync_all()?;
+    file.persist(&target).map_err(|error| error.error)?;
+    File::open(directory)?.sync_all()
+}
+
+/// Makes a directory that only its owner can enter, and those above it.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::write;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_keeps_its_permissions_and_its_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        write(&real, b"one").unwrap();
+        assert_eq!(fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        write(&link, b"two").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&real).unwrap(), b"two");
+        assert_eq!(fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_stays_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("no-such-directory/file");
+        let error = write(&missing, b"x").unwrap_err().to_string();
+        assert!(error.contains("no-such-directory/file"), "{error}");
+    }
+}

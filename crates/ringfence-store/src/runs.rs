@@ -1,0 +1,221 @@
+//! Runs: one directory each, with the record, the log and the result.
+//!
+//! ```text
+//! runs/<id>/record.json   written whole before anything starts
+//!           log.jsonl     one event a line, as it happens; locked while the run lives
+//!           result.json   written whole at the end
+//!           tmp/          the run's temporary files, gone at the end
+//! ```
+//! A directory without a result whose log is not locked is a run that was lost.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::event::{Event, RunResult, RunStatus};
+use ringfence_core::ids::RunId;
+use ringfence_core::record::Record;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::atomic::{self, WriteError};
+
+/// All runs of an installation.
+#[derive(Debug, Clone)]
+pub struct Runs {
+    root: PathBuf,
+}
+
+/// Why the store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RunsError {
+    /// The disk refused.
+    #[error("{path} cannot be used")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file was not written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A document cannot be read.
+    #[error("{path} is damaged")]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Nobody knows the run.
+    #[error("there is no run `{0}`; `ringfence runs list` shows all")]
+    Unknown(String),
+    /// More than one run begins so.
+    #[error("more than one run begins with `{0}`: {1}")]
+    Ambiguous(String, String),
+}
+
+/// A line of the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Milliseconds since the epoch.
+    pub at_ms: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// How far a run has come.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Progress {
+    /// It lives.
+    Running,
+    /// It ended.
+    Ended(Box<RunResult>),
+    /// It vanished without a result.
+    Lost,
+}
+
+impl Progress {
+    /// What a person reads.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Progress::Running => "running",
+            Progress::Lost => "lost",
+            Progress::Ended(result) => match result.status {
+                RunStatus::Success => "success",
+                RunStatus::Failed => "failed",
+                RunStatus::Cancelled => "cancelled",
+            },
+        }
+    }
+}
+
+impl Runs {
+    /// Below this directory, which need not exist yet.
+    pub fn new(state_directory: &Path) -> Self {
+        Self { root: state_directory.join("runs") }
+    }
+
+    /// Begins a run: its record is on the disk when this returns.
+    pub fn begin(&self, record: &Record) -> Result<OpenRun, RunsError> {
+        let directory = self.root.join(record.run.as_str());
+        let io = |source| RunsError::Io { path: directory.clone(), source };
+        atomic::private_dir(&self.root).map_err(io)?;
+        // Fails if it is there: two runs never share a directory.
+        fs::create_dir(&directory).map_err(io)?;
+        atomic::private_dir(&self.tmp(&record.run)).map_err(io)?;
+        write_json(&directory.join("record.json"), record)?;
+        let log = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(directory.join("log.jsonl"))
+            .map_err(io)?;
+        flock(&log, FlockOperation::NonBlockingLockExclusive).map_err(|error| io(error.into()))?;
+        Ok(OpenRun { directory, log })
+    }
+
+    /// Where a run keeps its temporary files.
+    pub fn tmp(&self, run: &RunId) -> PathBuf {
+        self.root.join(run.as_str()).join("tmp")
+    }
+
+    /// The ids of all runs, the newest first.
+    pub fn list(&self) -> Result<Vec<RunId>, RunsError> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|source| RunsError::Io { path: self.root.clone(), source })?,
+        };
+        let mut ids: Vec<RunId> =
+            entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(ids)
+    }
+
+    /// The run that a person means: `last`, an id, or how exactly one id begins or ends.
+    pub fn find(&self, text: &str) -> Result<RunId, RunsError> {
+        let ids = self.list()?;
+        let unknown = || RunsError::Unknown(text.to_owned());
+        if text == "last" {
+            return ids.into_iter().next().ok_or_else(unknown);
+        }
+        let fits =
+            |id: &&RunId| !text.is_empty() && (id.as_str().starts_with(text) || id.as_str().ends_with(text));
+        let found: Vec<&RunId> = ids.iter().filter(fits).collect();
+        match found[..] {
+            [] => Err(unknown()),
+            [id] => Ok(id.clone()),
+            _ => {
+                let some: Vec<_> = found.iter().take(5).map(|id| id.as_str()).collect();
+                Err(RunsError::Ambiguous(text.to_owned(), some.join(", ")))
+            }
+        }
+    }
+
+    /// The record of a run.
+    pub fn record(&self, run: &RunId) -> Result<Record, RunsError> {
+        read_json(&self.root.join(run.as_str()).join("record.json"))
+    }
+
+    /// How far a run has come.
+    pub fn progress(&self, run: &RunId) -> Result<Progress, RunsError> {
+        let directory = self.root.join(run.as_str());
+        let result = directory.join("result.json");
+        if result.exists() {
+            return read_json(&result).map(|result| Progress::Ended(Box::new(result)));
+        }
+        let locked = File::open(directory.join("log.jsonl"))
+            .is_ok_and(|log| flock(&log, FlockOperation::NonBlockingLockShared).is_err());
+        Ok(if locked { Progress::Running } else { Progress::Lost })
+    }
+
+    /// The log of a run. A last line that was cut off by a crash is left out.
+    pub fn log(&self, run: &RunId) -> Result<Vec<LogLine>, RunsError> {
+        let path = self.root.join(run.as_str()).join("log.jsonl");
+        let file = File::open(&path).map_err(|source| RunsError::Io { path: path.clone(), source })?;
+        let lines = BufReader::new(file).lines().map_while(Result::ok);
+        Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).collect())
+    }
+}
+
+/// A run that is being written.
+#[derive(Debug)]
+pub struct OpenRun {
+    directory: PathBuf,
+    log: File,
+}
+
+impl OpenRun {
+    /// Adds a line to the log.
+    pub fn append(&mut self, line: &LogLine) -> Result<(), RunsError> {
+        let path = || self.directory.join("log.jsonl");
+        let mut text =
+            serde_json::to_vec(line).map_err(|source| RunsError::Damaged { path: path(), source })?;
+        text.push(b'\n');
+        self.log.write_all(&text).map_err(|source| RunsError::Io { path: path(), source })
+    }
+
+    /// Ends the run: its result is on the disk when this returns, its temporary files are gone.
+    pub fn end(self, result: &RunResult) -> Result<(), RunsError> {
+        write_json(&self.directory.join("result.json"), result)?;
+        // Left-over temporary files are a nuisance, not a loss.
+        let _ = fs::remove_dir_all(self.directory.join("tmp"));
+        Ok(())
+    }
+}
+
+fn write_json(path: &Path, document: &impl Serialize) -> Result<(), RunsError> {
+    let text = serde_json::to_vec_pretty(document)
+        .map_err(|source| RunsError::Damaged { path: path.to_owned(), source })?;
+    Ok(atomic::write(path, &text)?)
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, RunsError> {
+    let text = fs::read(path).map_err(|source| RunsError::Io { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text).map_err(|source| RunsError::Damaged { path: path.to_owned(), source })
+}

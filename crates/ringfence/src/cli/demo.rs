@@ -1,0 +1,74 @@
+//! `ringfence demo`: the built-in agent, with bait laid out for it.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use ringfence_agents::demo::{BAIT_FILE, BAIT_PORT, BAIT_SECRET, Demo};
+use ringfence_core::mode::Mode;
+use ringfence_engine::Work;
+use ringfence_store::atomic;
+
+use super::job::{Asked, Face};
+use super::options::{Options, mode_parser};
+use crate::installation::Installation;
+use crate::terminal;
+
+/// Watch a built-in agent work and try three forbidden things.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to run; the strongest mode that works if not given
+    #[arg(long, value_parser = mode_parser())]
+    mode: Option<Mode>,
+    /// Print one event a line as JSON, and the result last
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn demo(args: &Args, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let settings = installation.layers()?.resolve()?;
+    let bait = installation.state.join("demo").join("secret.txt");
+    atomic::private_dir(&installation.state.join("demo")).context("the bait cannot be laid out")?;
+    atomic::write(&bait, b"this is bait\n")?;
+    let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the bait cannot be laid out")?;
+    let port = service.local_addr()?.port();
+    let workspace = tempfile::Builder::new().prefix("ringfence-demo-").tempdir()?.keep();
+
+    let options = Options {
+        mode: Some(args.mode.unwrap_or_else(strongest)),
+        cwd: Some(workspace.clone()),
+        json: args.json,
+        ..Options::default()
+    };
+    let mut around = installation.clone();
+    around.env.insert(BAIT_FILE.into(), bait.display().to_string());
+    around.env.insert(BAIT_PORT.into(), port.to_string());
+    around.env.insert(BAIT_SECRET.into(), "this is bait".into());
+    let asked =
+        Asked { installation: &around, settings: &settings, options: &options, agent: None, name: "demo" };
+    let own_program = installation.program.display().to_string();
+    let work = Work::Agent {
+        cli: &Demo,
+        prompt: "",
+        model: None,
+        base_url: None,
+        session: None,
+        command: None,
+        own_program: &own_program,
+    };
+    let code = asked.perform(work, &Face::Human)?;
+    if !args.json {
+        terminal::line(format!("\nThe agent's work is in {}.", workspace.display()));
+        terminal::line(
+            "What was asked, what was in force and all that happened: ringfence runs show last --log",
+        );
+    }
+    Ok(code)
+}
+
+/// The first mode with a boundary that this version can run, or the one without.
+fn strongest() -> Mode {
+    let usable =
+        || ringfence_backends::ALL.iter().filter(|entry| entry.backend.is_some()).map(|entry| entry.mode);
+    usable().find(|mode| mode.isolates()).or_else(|| usable().next()).unwrap_or(Mode::ALL[0])
+}

@@ -1,0 +1,166 @@
+//! `ringfence sandbox doctor`: every mode, every agent CLI, and what to do about each finding.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Color, Style};
+use ringfence_agents::AgentCli;
+use ringfence_core::backend::{Finding, FindingState};
+use ringfence_core::config::{AgentSettings, Settings};
+use ringfence_core::mode::Mode;
+use serde::Serialize;
+
+use crate::installation::Installation;
+use crate::terminal;
+
+/// The slowest agent CLI takes a second to tell its version, on a quiet machine.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
+
+#[derive(Serialize)]
+struct Report {
+    passed: bool,
+    mode: Mode,
+    modes: Vec<Group>,
+    agent_clis: Vec<Group>,
+}
+
+#[derive(Serialize)]
+struct Group {
+    name: String,
+    /// Whether the settings depend on it.
+    required: bool,
+    findings: Vec<Finding>,
+}
+
+pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
+    let settings = installation.layers()?.resolve()?;
+    let modes: Vec<Group> = ringfence_backends::ALL
+        .iter()
+        .map(|entry| {
+            let findings = (entry.probe)(&installation.surroundings(), &settings);
+            group(entry.mode.as_str(), modes_in_use(&settings).contains(&entry.mode), findings)
+        })
+        .collect();
+    let agent_clis: Vec<Group> = ringfence_agents::ALL
+        .iter()
+        .filter(|cli| cli.program().is_some())
+        .map(|cli| {
+            group(cli.name(), clis_in_use(&settings).contains(cli.name()), look_at(*cli, installation))
+        })
+        .collect();
+    let broken = modes.iter().chain(&agent_clis).flat_map(|group| &group.findings);
+    let broken = broken.filter(|finding| finding.state == FindingState::Broken).count();
+    let report = Report { passed: broken == 0, mode: settings.sandbox.mode, modes, agent_clis };
+    if json {
+        terminal::json(&report)?;
+    } else {
+        print(&report, broken);
+    }
+    Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn group(name: &str, required: bool, findings: Vec<Finding>) -> Group {
+    let findings = if required { findings.into_iter().map(Finding::required).collect() } else { findings };
+    Group { name: name.to_owned(), required, findings }
+}
+
+fn modes_in_use(settings: &Settings) -> BTreeSet<Mode> {
+    let agents = settings.agents.values().filter_map(|agent| agent.sandbox_mode);
+    agents.chain([settings.sandbox.mode]).collect()
+}
+
+fn clis_in_use(settings: &Settings) -> BTreeSet<&str> {
+    settings.agents.values().filter_map(AgentSettings::cli_name).collect()
+}
+
+fn look_at(cli: &dyn AgentCli, installation: &Installation) -> Vec<Finding> {
+    let program = cli.program().unwrap_or_default();
+    let Some(path) = installation.surroundings().find(program) else {
+        return vec![Finding::absent(program, "not found in PATH", cli.install())];
+    };
+    let version = match version(&path) {
+        Ok(version) => Finding::ok(program, format!("{version} at {}", path.display())),
+        Err(why) => {
+            Finding::absent(program, format!("{} does not work: {why}", path.display()), cli.install())
+        }
+    };
+    vec![version, login(cli, installation)]
+}
+
+/// A login that is there may still be expired; only the provider knows.
+fn login(cli: &dyn AgentCli, installation: &Installation) -> Finding {
+    let login = cli.login();
+    let variable =
+        login.env.iter().find(|name| installation.env.get(**name).is_some_and(|value| !value.is_empty()));
+    let file = login.paths.iter().map(|path| installation.home.join(path)).find(|path| path.exists());
+    match (variable, file) {
+        (Some(name), _) => Finding::ok("login", format!("{name} is set")),
+        (None, Some(path)) => Finding::ok("login", format!("{} is there", path.display())),
+        (None, None) => Finding::absent("login", "no key and no login found", login.remedy),
+    }
+}
+
+fn version(program: &std::path::Path) -> Result<String, String> {
+    let mut child = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let (sender, receiver) = mpsc::channel();
+    let pipe = child.stdout.take();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = pipe.map(|mut pipe| pipe.read_to_string(&mut text));
+        let _ = sender.send(read.and_then(Result::ok).map(|_| text));
+    });
+    let text = receiver.recv_timeout(VERSION_TIMEOUT);
+    if text.is_err() {
+        // Nothing came: it hangs, and is not to be left behind.
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    match text {
+        Ok(Some(text)) if status.success() && !text.trim().is_empty() => {
+            Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+        }
+        Ok(_) => Err(format!("`--version` ended with {status}")),
+        Err(_) => Err(format!("`--version` did not answer in {} s", VERSION_TIMEOUT.as_secs())),
+    }
+}
+
+fn print(report: &Report, broken: usize) {
+    terminal::line("Sandbox Doctor");
+    terminal::line(format!("Mode: {}", report.mode));
+    for (title, groups) in [("\nModes", &report.modes), ("\nAgent CLIs", &report.agent_clis)] {
+        terminal::line(title);
+        for group in groups {
+            print_group(group);
+        }
+    }
+    match broken {
+        0 => terminal::line("\nSandbox doctor passed."),
+        count => terminal::line(format!("\nSandbox doctor found {count} issue(s).")),
+    }
+}
+
+fn print_group(group: &Group) {
+    let used = if group.required { " (in use)" } else { "" };
+    terminal::line(format!("  {}{used}", group.name));
+    for finding in &group.findings {
+        let (mark, color) = match finding.state {
+            FindingState::Ok => ("✓", AnsiColor::Green),
+            FindingState::Absent => ("·", AnsiColor::Yellow),
+            FindingState::Broken => ("✗", AnsiColor::Red),
+        };
+        let style = Style::new().fg_color(Some(Color::Ansi(color)));
+        terminal::line(format!("    {style}{mark}{style:#} {}: {}", finding.subject, finding.detail));
+        if let Some(remedy) = &finding.remedy {
+            terminal::line(format!("      → {remedy}"));
+        }
+    }
+}

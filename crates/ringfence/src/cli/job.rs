@@ -1,0 +1,194 @@
+//! Flags + settings → a job and its backend.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use ringfence_backends::{Surroundings, entry};
+use ringfence_core::backend::Backend;
+use ringfence_core::config::{AgentSettings, PolicyChoice, Settings};
+use ringfence_core::mode::Mode;
+use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
+use ringfence_core::policy::{self, Policy, Preset};
+use ringfence_engine::{Cancel, Job, Work};
+
+use super::options::Options;
+use crate::installation::Installation;
+use crate::render::{Human, Json, Through};
+use crate::report::advise;
+use crate::signals;
+
+/// How a person sees the run.
+pub(crate) enum Face {
+    /// Rendered.
+    Human,
+    /// Its own output, untouched.
+    Through,
+}
+
+/// What is asked for, with the settings that apply.
+pub(crate) struct Asked<'a> {
+    pub(crate) installation: &'a Installation,
+    pub(crate) settings: &'a Settings,
+    pub(crate) options: &'a Options,
+    /// The agent of the settings, if it is one.
+    pub(crate) agent: Option<&'a AgentSettings>,
+    /// Its name, or the agent CLI's.
+    pub(crate) name: &'a str,
+}
+
+impl Asked<'_> {
+    /// Runs the work to its end.
+    pub(crate) fn perform(&self, work: Work<'_>, face: &Face) -> anyhow::Result<std::process::ExitCode> {
+        let mode = self.mode();
+        let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
+        let job = self.job(mode, work)?;
+        let cancel = Cancel::default();
+        signals::cancel_on_signal(&cancel).context("signals cannot be caught")?;
+        let runs = self.installation.runs();
+        let mut human = Human;
+        let mut json = Json { cancel: cancel.clone() };
+        let mut through = Through { cancel: cancel.clone() };
+        let observer: &mut dyn ringfence_engine::Observer = match face {
+            _ if self.options.json => &mut json,
+            Face::Human => &mut human,
+            Face::Through => &mut through,
+        };
+        let result =
+            ringfence_engine::run(&job, &*backend, &runs, observer, &cancel).map_err(|error| match error
+                .remedy()
+            {
+                Some(remedy) => advise(error, remedy),
+                None => error.into(),
+            })?;
+        Ok(std::process::ExitCode::from(result.exit_code))
+    }
+
+    /// A flag wins over the agent, the agent over everything else.
+    fn mode(&self) -> Mode {
+        self.options
+            .mode
+            .or_else(|| self.agent.and_then(|agent| agent.sandbox_mode))
+            .unwrap_or(self.settings.sandbox.mode)
+    }
+
+    fn job<'w>(&self, mode: Mode, work: Work<'w>) -> anyhow::Result<Job<'w>> {
+        let (policy, policy_name) = self.policy(mode)?;
+        let mut notices = Vec::new();
+        if !mode.isolates() {
+            notices.push(format!(
+                "mode {mode} has no boundary: the run can reach all that you can (policy {policy_name})"
+            ));
+        }
+        Ok(Job {
+            work,
+            agent: self.name.to_owned(),
+            policy,
+            policy_name,
+            workspace: self.workspace(mode)?,
+            host_env: self.installation.env.clone(),
+            given_env: self.options.variables(self.installation)?,
+            patience: self.settings.sandbox.patience_seconds,
+            is_root: rustix::process::geteuid().is_root(),
+            notices,
+        })
+    }
+
+    fn policy(&self, mode: Mode) -> anyhow::Result<(Policy, String)> {
+        let flag = self.options.policy.clone().map(PolicyChoice::try_from).transpose()?;
+        let choice = flag
+            .or_else(|| self.agent.and_then(|agent| agent.policy.clone()))
+            .or_else(|| self.settings.sandbox.policy.clone())
+            .unwrap_or(PolicyChoice::Preset(Preset::default_of(mode)));
+        let mut policy = match &choice {
+            PolicyChoice::Preset(preset) => {
+                let mut policy = preset.policy();
+                policy.limits.timeout_seconds = self.settings.sandbox.timeout_seconds;
+                policy
+            }
+            PolicyChoice::File(file) => read_policy(&self.installation.expand(file))?,
+        };
+        let options = self.options;
+        policy.env.allow.extend(self.settings.sandbox.env_allowlist.iter().cloned());
+        policy.files.read.extend(options.read.iter().map(|path| self.named_path(path)));
+        policy.files.write.extend(options.write.iter().map(|path| self.named_path(path)));
+        options.allow.iter().for_each(|host| policy.allow_host(host.clone()));
+        policy.limits.timeout_seconds = options.timeout.unwrap_or(policy.limits.timeout_seconds);
+        policy.limits.memory = options.memory.or(policy.limits.memory);
+        policy.limits.cpus = options.cpus.or(policy.limits.cpus);
+        policy.limits.pids = options.pids.or(policy.limits.pids);
+        Ok((policy, choice.into()))
+    }
+
+    fn named_path(&self, path: &Path) -> String {
+        self.installation.expand(path).display().to_string()
+    }
+
+    fn workspace(&self, mode: Mode) -> anyhow::Result<PathMapping> {
+        let kind = serde_json::to_value(self.settings.sandbox.workspace)?;
+        let kind = self.options.workspace.as_deref().or(kind.as_str()).unwrap_or_default();
+        if kind != "bind" {
+            return Err(advise(
+                anyhow!("mode {mode} has no workspace of kind `{kind}`"),
+                "use `--workspace bind`: the directory itself",
+            ));
+        }
+        let host = self.workspace_path()?;
+        // Without a boundary there is no inside, so nothing can be mapped.
+        let mapping =
+            if mode.isolates() { self.settings.sandbox.path_mapping_mode } else { PathMappingMode::SamePath };
+        Ok(PathMapping::new(mapping, host))
+    }
+
+    /// The directory to work in: a flag's, the agent's, or the current one.
+    pub(crate) fn workspace_path(&self) -> anyhow::Result<HostPath> {
+        let chosen = self.options.cwd.as_deref().map(Path::to_owned);
+        let chosen = chosen.or_else(|| self.agent.and_then(|agent| agent.working_directory.clone()));
+        let directory =
+            chosen.map_or_else(|| self.installation.cwd.clone(), |path| self.installation.expand(&path));
+        Ok(HostPath::new(real_directory(&directory)?)?)
+    }
+}
+
+fn real_directory(path: &Path) -> anyhow::Result<PathBuf> {
+    let real =
+        fs::canonicalize(path).with_context(|| format!("the workspace {} cannot be used", path.display()))?;
+    if !real.is_dir() {
+        bail!("the workspace {} is not a directory", path.display());
+    }
+    Ok(real)
+}
+
+/// Reads a policy file.
+pub(crate) fn read_policy(file: &Path) -> anyhow::Result<Policy> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("the policy {} cannot be read", file.display()))?;
+    Ok(policy::parse(&text, &file.display().to_string())?)
+}
+
+/// The backend of a mode, or why there is none.
+pub(crate) fn backend(
+    mode: Mode,
+    around: &Surroundings,
+    settings: &Settings,
+) -> anyhow::Result<Box<dyn Backend>> {
+    match entry(mode).backend {
+        Some(make) => Ok(make(around, settings)),
+        None => {
+            let usable: Vec<_> = ringfence_backends::ALL
+                .iter()
+                .filter(|entry| entry.backend.is_some())
+                .map(|entry| format!("`--mode {}`", entry.mode))
+                .collect();
+            Err(advise(
+                anyhow!(
+                    "this version of ringfence cannot run anything in mode {mode} yet; nothing was started"
+                ),
+                format!(
+                    "choose {} for this run, or with `ringfence sandbox set` for all",
+                    usable.join(" or ")
+                ),
+            ))
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The command line: one file a verb. A verb sees resolved settings only.
+
+mod completions;
+mod config;
+mod demo;
+mod doctor;
+mod exec;
+mod job;
+mod options;
+mod policy;
+mod run;
+mod runs;
+mod sandbox;
+
+use std::process::ExitCode;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Parser, Subcommand};
+
+use crate::installation::Installation;
+use crate::report;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Runs coding agents in the isolation you choose.
+#[derive(Parser)]
+#[command(
+    name = "ringfence",
+    version,
+    styles = STYLES,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    after_help = "First steps:\n  \
+        ringfence demo                              see what it does, without an account\n  \
+        ringfence sandbox doctor                    what works on this machine\n  \
+        ringfence run --agent claude \"fix the tests\"\n\n\
+        Exit codes: the agent's own; 124 timeout, 125 refused or ringfence itself failed,\n\
+        126 cannot be executed, 127 not found, 130 cancelled, 128+N ended by signal N."
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Let an agent work on a prompt, and watch
+    Run(run::Args),
+    /// Run any command under the same policy, limits and record
+    Exec(exec::Args),
+    /// Watch a built-in agent work and try three forbidden things
+    Demo(demo::Args),
+    /// Look at past and present runs
+    #[command(subcommand)]
+    Runs(runs::Verb),
+    /// Where agents run: show, choose, check
+    #[command(subcommand)]
+    Sandbox(sandbox::Verb),
+    /// What agents may do: show, check
+    #[command(subcommand)]
+    Policy(policy::Verb),
+    /// Settings: list, get, set, explain
+    #[command(subcommand)]
+    Config(config::Verb),
+    /// Print completions for a shell
+    Completions(completions::Args),
+}
+
+/// Reads the command line and does what it says.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = Installation::discover().and_then(|installation| match cli.verb {
+        Verb::Run(args) => run::run(args, &installation),
+        Verb::Exec(args) => exec::exec(args, &installation),
+        Verb::Demo(args) => demo::demo(&args, &installation),
+        Verb::Runs(verb) => runs::runs(verb, &installation),
+        Verb::Sandbox(verb) => sandbox::sandbox(&verb, &installation),
+        Verb::Policy(verb) => policy::policy(verb, &installation),
+        Verb::Config(verb) => config::config(verb, &installation),
+        Verb::Completions(args) => completions::completions(&args),
+    });
+    done.unwrap_or_else(|error| report::failure(&error))
+}

@@ -1,0 +1,146 @@
+//! `ringfence run`: an agent on a prompt, in the foreground.
+
+use std::io::Read;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use ringfence_agents::AgentCli;
+use ringfence_core::config::{AgentSettings, Settings};
+use ringfence_core::ids::{AgentId, SessionId};
+use ringfence_core::nearest;
+use ringfence_engine::Work;
+use ringfence_store::runs::Progress;
+
+use super::job::{Asked, Face};
+use super::options::Options;
+use crate::installation::Installation;
+use crate::report::advise;
+
+/// Let an agent work on a prompt, and watch.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to do; `-` reads it from standard input
+    prompt: Option<String>,
+    /// An agent of your settings, or an agent CLI: claude, codex, opencode, demo, command
+    #[arg(short, long, value_name = "AGENT")]
+    agent: Option<String>,
+    /// Which model, instead of the agent's
+    #[arg(short, long)]
+    model: Option<String>,
+    /// Another address of the model's server
+    #[arg(long, value_name = "URL")]
+    base_url: Option<String>,
+    /// With `--agent command`: what to run; `{prompt}` as a word stands for the prompt
+    #[arg(long, value_name = "WORDS")]
+    command: Option<String>,
+    /// Continue the conversation with this id
+    #[arg(long, value_name = "SESSION", conflicts_with = "continue_last")]
+    resume: Option<SessionId>,
+    /// Continue the last conversation of this agent in this workspace
+    #[arg(short, long = "continue")]
+    continue_last: bool,
+    #[command(flatten)]
+    options: Options,
+}
+
+pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let settings = installation.layers()?.resolve()?;
+    let chosen = choose(args.agent.as_deref(), &settings)?;
+    let prompt = match args.prompt.as_deref() {
+        Some("-") => read_prompt()?,
+        other => other.unwrap_or_default().to_owned(),
+    };
+    let fallback = AgentSettings::default();
+    let agent = chosen.settings.unwrap_or(&fallback);
+    let asked = Asked {
+        installation,
+        settings: &settings,
+        options: &args.options,
+        agent: chosen.settings,
+        name: &chosen.name,
+    };
+    let session = match args.resume {
+        Some(session) => Some(session),
+        None if args.continue_last => Some(last_session(&asked)?),
+        None => None,
+    };
+    let own_program = installation.program.display().to_string();
+    let work = Work::Agent {
+        cli: chosen.cli,
+        prompt: &prompt,
+        model: args.model.as_deref().or(agent.model.as_deref()),
+        base_url: args.base_url.as_deref().or(agent.base_url.as_deref()),
+        session,
+        command: args.command.as_deref().or(agent.command.as_deref()),
+        own_program: &own_program,
+    };
+    asked.perform(work, &Face::Human)
+}
+
+fn read_prompt() -> anyhow::Result<String> {
+    let mut prompt = String::new();
+    std::io::stdin().read_to_string(&mut prompt).context("the prompt cannot be read from standard input")?;
+    Ok(prompt)
+}
+
+struct Chosen<'a> {
+    name: String,
+    cli: &'static dyn AgentCli,
+    settings: Option<&'a AgentSettings>,
+}
+
+/// An agent of the settings wins over an agent CLI of the same name.
+fn choose<'a>(name: Option<&str>, settings: &'a Settings) -> anyhow::Result<Chosen<'a>> {
+    let ids: Vec<&AgentId> = settings.agents.keys().collect();
+    let name = match (name, &ids[..]) {
+        (Some(name), _) => name,
+        (None, [only]) => only.as_str(),
+        (None, _) => {
+            return Err(advise(
+                anyhow!("no agent is named"),
+                format!("name one with --agent: {}", known(settings)),
+            ));
+        }
+    };
+    let configured = name.parse::<AgentId>().ok().and_then(|id| settings.agents.get(&id));
+    let unknown = || {
+        let candidates = ids.iter().map(|id| id.as_str()).chain(ringfence_agents::names());
+        let hint =
+            nearest(name, candidates).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+        advise(anyhow!("there is no agent `{name}`"), format!("{hint}known are {}", known(settings)))
+    };
+    let cli_name = configured.and_then(AgentSettings::cli_name).unwrap_or(name);
+    let cli = ringfence_agents::find(cli_name).ok_or_else(|| match configured {
+        Some(_) => advise(
+            anyhow!("the agent `{name}` of the settings says neither `cli` nor `provider`"),
+            format!("set one: `ringfence config set agents.{name}.cli claude`"),
+        ),
+        None => unknown(),
+    })?;
+    Ok(Chosen { name: name.to_owned(), cli, settings: configured })
+}
+
+fn known(settings: &Settings) -> String {
+    let agents = settings.agents.keys().map(AgentId::as_str);
+    agents.chain(ringfence_agents::names()).collect::<Vec<_>>().join(", ")
+}
+
+/// The conversation of the newest run of this agent in this workspace that has one.
+fn last_session(asked: &Asked<'_>) -> anyhow::Result<SessionId> {
+    let runs = asked.installation.runs();
+    let workspace = asked.workspace_path()?;
+    for id in runs.list()? {
+        let Ok(record) = runs.record(&id) else { continue };
+        if record.agent == asked.name
+            && record.workspace.host() == &workspace
+            && let Ok(Progress::Ended(result)) = runs.progress(&id)
+            && let Some(session) = result.session
+        {
+            return Ok(session);
+        }
+    }
+    Err(advise(
+        anyhow!("there is no conversation of `{}` in {workspace} to continue", asked.name),
+        "start one without --continue",
+    ))
+}

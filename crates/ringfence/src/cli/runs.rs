@@ -1,0 +1,165 @@
+//! `ringfence runs`: what happened.
+
+use std::process::ExitCode;
+
+use ringfence_core::ids::RunId;
+use ringfence_core::record::Record;
+use ringfence_engine::Observer;
+use ringfence_store::runs::{LogLine, Progress, Runs};
+use serde::Serialize;
+
+use crate::installation::Installation;
+use crate::render::Human;
+use crate::terminal;
+
+/// Look at past and present runs.
+#[derive(clap::Subcommand)]
+pub(crate) enum Verb {
+    /// List runs, the newest first
+    List {
+        /// How many
+        #[arg(short = 'n', long, default_value_t = 20)]
+        limit: usize,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one run: what was asked, what was in force, how it ended
+    Show {
+        /// Its id, the beginning or end of it, or `last`
+        id: String,
+        /// Also what happened, event by event
+        #[arg(long)]
+        log: bool,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(crate) fn runs(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let runs = installation.runs();
+    match verb {
+        Verb::List { limit, json } => list(&runs, limit, json)?,
+        Verb::Show { id, log, json } => show(&runs, &runs.find(&id)?, log, json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Row {
+    run: RunId,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+}
+
+fn list(runs: &Runs, limit: usize, json: bool) -> anyhow::Result<()> {
+    let rows: Vec<Row> = runs.list()?.into_iter().take(limit).map(|id| row(runs, id)).collect();
+    if json {
+        return terminal::json(&rows);
+    }
+    if rows.is_empty() {
+        terminal::line("No runs yet. Try `ringfence demo`.");
+        return Ok(());
+    }
+    let mut table = vec![["RUN", "STATUS", "AGENT", "MODE", "TIME", ""].map(str::to_owned).to_vec()];
+    table.extend(rows.into_iter().map(|row| {
+        let time = row.duration_ms.map(|ms| format!("{:.1} s", ms as f64 / 1000.0));
+        vec![
+            row.run.to_string(),
+            row.status.to_owned(),
+            row.agent.unwrap_or_default(),
+            row.mode.unwrap_or_default(),
+            time.unwrap_or_default(),
+            row.failure.unwrap_or_default(),
+        ]
+    }));
+    terminal::table(&table);
+    Ok(())
+}
+
+/// A run whose files are damaged is still listed: hiding it would be worse.
+fn row(runs: &Runs, id: RunId) -> Row {
+    let record = runs.record(&id).ok();
+    let progress = runs.progress(&id);
+    let (duration_ms, failure) = match &progress {
+        Ok(Progress::Ended(result)) => {
+            (Some(result.duration_ms), result.failure.as_ref().map(|failure| failure.class.to_string()))
+        }
+        _ => (None, None),
+    };
+    Row {
+        status: progress.as_ref().map_or("damaged", Progress::name),
+        agent: record.as_ref().map(|record| record.agent.clone()),
+        mode: record.as_ref().map(|record| record.mode.to_string()),
+        duration_ms,
+        failure,
+        run: id,
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    status: &'static str,
+    record: Record,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<ringfence_core::event::RunResult>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<Vec<LogLine>>,
+}
+
+fn show(runs: &Runs, id: &RunId, log: bool, json: bool) -> anyhow::Result<()> {
+    let record = runs.record(id)?;
+    let progress = runs.progress(id)?;
+    let log = log.then(|| runs.log(id)).transpose()?;
+    if json {
+        let status = progress.name();
+        let result = match progress {
+            Progress::Ended(result) => Some(*result),
+            _ => None,
+        };
+        return terminal::json(&Shown { status, record, result, log });
+    }
+    let mut rows = vec![
+        vec!["run".into(), record.run.to_string()],
+        vec!["status".into(), progress.name().to_owned()],
+        vec!["started".into(), record.started_at.clone()],
+        vec!["agent".into(), format!("{} ({})", record.agent, record.cli)],
+        vec!["mode".into(), record.mode.to_string()],
+        vec!["policy".into(), record.policy.clone()],
+        vec!["workspace".into(), record.workspace.host().to_string()],
+        vec!["command".into(), record.argv.join(" ")],
+        vec!["variables".into(), record.env_names.join(" ")],
+    ];
+    rows.extend(
+        record.versions.iter().map(|(name, version)| vec![format!("{name} version"), version.clone()]),
+    );
+    rows.extend(record.notices.iter().map(|notice| vec!["notice".into(), notice.clone()]));
+    if let Progress::Ended(result) = &progress {
+        rows.push(vec!["exit code".into(), result.exit_code.to_string()]);
+        rows.extend(result.session.iter().map(|session| vec!["session".into(), session.to_string()]));
+        rows.extend(
+            result
+                .failure
+                .iter()
+                .map(|failure| vec!["failure".into(), format!("{}: {}", failure.class, failure.message)]),
+        );
+    }
+    terminal::table(&rows);
+    terminal::line("\nPromises in force, and by what");
+    for (promise, mechanism) in &record.mechanisms {
+        terminal::line(format!("  ✓ {} ({mechanism})", promise.describe()));
+    }
+    if let Some(log) = log {
+        terminal::line("");
+        log.iter().for_each(|line| Human.event(&line.event));
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! `ringfence sandbox`: where agents run.
+
+use std::process::ExitCode;
+
+use ringfence_backends::settings_keys;
+use ringfence_core::config;
+use ringfence_core::mode::{ExecutionEnvironment, Mode};
+use ringfence_core::policy::Preset;
+
+use super::options::mode_parser;
+use super::{config as config_verb, doctor};
+use crate::installation::Installation;
+use crate::terminal;
+
+/// Where agents run: show, choose, check.
+#[derive(clap::Subcommand)]
+pub(crate) enum Verb {
+    /// Show the mode and its settings
+    Show {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Choose the mode for all agents
+    Set {
+        /// The mode
+        #[arg(value_parser = mode_parser())]
+        mode: Mode,
+    },
+    /// Check every mode and every agent CLI, and say what to do
+    Doctor {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(crate) fn sandbox(verb: &Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Show { json } => show(installation, *json),
+        Verb::Set { mode } => set(installation, *mode),
+        Verb::Doctor { json } => doctor::doctor(installation, *json),
+    }
+}
+
+fn show(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
+    let layers = installation.layers()?;
+    let settings = layers.resolve()?;
+    if json {
+        terminal::json(&layers.merged()["sandbox"])?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mode = settings.sandbox.mode;
+    let entry = ringfence_backends::entry(mode);
+    let policy =
+        settings.sandbox.policy.clone().map_or_else(|| Preset::default_of(mode).to_string(), String::from);
+    terminal::line("Sandbox Configuration");
+    let mut rows = vec![
+        vec!["mode".into(), mode.to_string()],
+        vec!["boundary".into(), entry.boundary.into()],
+        vec!["execution environment".into(), ExecutionEnvironment::of(mode).as_str().into()],
+        vec!["policy".into(), policy],
+    ];
+    for path in layers.paths() {
+        let section = path.strip_prefix("sandbox.").filter(|name| !matches!(*name, "mode" | "policy"));
+        let other_mode = |name: &str| {
+            name.split_once('.')
+                .is_some_and(|(section, _)| section.parse::<Mode>().is_ok_and(|other| other != mode))
+        };
+        if let (Some(name), Some(located)) = (section.filter(|name| !other_mode(name)), layers.get(path)) {
+            let value = located.value.as_str().map_or_else(|| located.value.to_string(), str::to_owned);
+            rows.push(vec![name.to_owned(), value]);
+        }
+    }
+    for (id, agent) in &settings.agents {
+        if let Some(mode) = agent.sandbox_mode {
+            rows.push(vec![format!("agent {id}"), format!("mode {mode}")]);
+        }
+    }
+    terminal::table(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set(installation: &Installation, mode: Mode) -> anyhow::Result<ExitCode> {
+    config_verb::change(installation, |text, file| {
+        config::set(text, file, &settings_keys(), "sandbox.mode", mode.as_str())
+    })?;
+    terminal::line(format!("✓ Sandbox mode set to: {mode}"));
+    let in_force = installation.layers()?.resolve()?.sandbox.mode;
+    if in_force != mode {
+        terminal::line(format!(
+            "! {in_force} stays in force: `ringfence config explain sandbox.mode` says why"
+        ));
+    }
+    if mode.isolates() {
+        terminal::line("Check it with: ringfence sandbox doctor");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,24 @@
+//! The composition root: here, and only here, the concrete things meet.
+
+mod cli;
+mod installation;
+mod render;
+mod report;
+mod signals;
+mod terminal;
+
+use std::process::ExitCode;
+
+/// The hidden argument that makes the binary the gate of a run.
+const GATE_ARGUMENT: &str = "__gate";
+
+fn main() -> ExitCode {
+    let first = std::env::args_os().nth(1);
+    match first.as_deref().and_then(|argument| argument.to_str()) {
+        Some(GATE_ARGUMENT) => report::hidden(ringfence_gate::run()),
+        Some(ringfence_agents::demo::ARGUMENT) => {
+            report::hidden(ringfence_agents::demo::act(std::io::stdout(), &|name| std::env::var(name).ok()))
+        }
+        _ => cli::main(),
+    }
+}

@@ -1,0 +1,160 @@
+//! A run as people see it: the agent's words on standard output, everything about the run on standard error.
+
+use std::io::Write;
+
+use anstyle::{AnsiColor, Style};
+use ringfence_core::backend::Stop;
+use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
+use ringfence_engine::{Cancel, Observer};
+use serde_json::Value;
+
+use crate::terminal;
+
+const DIM: Style = Style::new().dimmed();
+const BOLD: Style = Style::new().bold();
+const GREEN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
+const YELLOW: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Yellow)));
+const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
+const CYAN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Cyan)));
+
+/// The most of a tool's answer that is worth a person's screen.
+const SHOWN_LINES: usize = 6;
+const SHOWN_WIDTH: usize = 160;
+
+/// Tells people.
+pub(crate) struct Human;
+
+impl Observer for Human {
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::Started { run, cli, mode, policy } => {
+                about(format!(
+                    "{BOLD}{cli}{BOLD:#} in {BOLD}{mode}{BOLD:#}, policy {policy} {DIM}· run {run}{DIM:#}"
+                ));
+            }
+            Event::Text { text } => terminal::line(text),
+            Event::ToolUse { tool, input } => about(format!("{CYAN}→ {tool}{CYAN:#} {}", gist(input))),
+            Event::ToolResult { output, is_error, .. } => answer(output, *is_error),
+            Event::Notice { message } => about(format!("{YELLOW}!{YELLOW:#} {message}")),
+            Event::Output { stream: Stream::Stdout, line } => terminal::line(line),
+            Event::Output { stream: Stream::Stderr, line } => about(format!("{DIM}{line}{DIM:#}")),
+            Event::Result(result) => end(result),
+            Event::Session { .. } | Event::Usage { .. } => {}
+        }
+    }
+
+    fn raw(&mut self, _: Stream, _: &[u8]) {}
+}
+
+fn about(text: impl std::fmt::Display) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+/// The one field of a tool's input that says what it is about.
+fn gist(input: &Value) -> String {
+    let fields =
+        ["command", "file_path", "filePath", "path", "pattern", "query", "url", "description", "forbidden"];
+    let text = fields.iter().find_map(|field| input.get(field)?.as_str().map(str::to_owned));
+    clip(&text.unwrap_or_else(|| if input.is_null() { String::new() } else { input.to_string() }))
+}
+
+fn clip(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let short: String = line.chars().take(SHOWN_WIDTH).collect();
+    if short.len() < text.len() { format!("{short} …") } else { short }
+}
+
+fn answer(output: &str, is_error: bool) {
+    let style = if is_error { RED } else { DIM };
+    let lines: Vec<&str> = output.trim_end().lines().collect();
+    for line in lines.iter().take(SHOWN_LINES) {
+        about(format!("  {style}{}{style:#}", clip(line)));
+    }
+    if lines.len() > SHOWN_LINES {
+        about(format!("  {DIM}… {} more lines{DIM:#}", lines.len() - SHOWN_LINES));
+    }
+}
+
+fn end(result: &RunResult) {
+    let seconds = result.duration_ms as f64 / 1000.0;
+    let usage = spent(&result.usage);
+    let session = result.session.as_ref().map(|id| format!(" · session {id}")).unwrap_or_default();
+    let left = match result.leftover_processes {
+        0 => String::new(),
+        1 => " · ended 1 process that was left".to_owned(),
+        count => format!(" · ended {count} processes that were left"),
+    };
+    let facts = format!("{DIM}{seconds:.1} s{usage}{session}{left}{DIM:#}");
+    match (&result.failure, result.status) {
+        (None, _) => about(format!("{GREEN}✓ done{GREEN:#} {facts}")),
+        (Some(_), RunStatus::Cancelled) => about(format!("{YELLOW}✗ cancelled{YELLOW:#} {facts}")),
+        (Some(failure), _) => {
+            about(format!("{RED}✗ {}{RED:#} {} {facts}", failure.class, failure.message));
+            if let Some(remedy) = failure.remedy.as_ref().filter(|remedy| !remedy.is_empty()) {
+                about(format!("  {remedy}"));
+            }
+            if let Some(wait) = failure.retry_after_seconds {
+                about(format!("  the provider says to come back in {wait}"));
+            }
+        }
+    }
+}
+
+fn spent(usage: &Usage) -> String {
+    if *usage == Usage::default() {
+        return String::new();
+    }
+    let cost = usage.cost_usd.map(|cost| format!(", ${cost:.4}")).unwrap_or_default();
+    format!(" · {} tokens in, {} out{cost}", usage.input_tokens + usage.cached_tokens, usage.output_tokens)
+}
+
+/// Tells programs: one event a line. A reader who leaves ends the run.
+pub(crate) struct Json {
+    pub(crate) cancel: Cancel,
+}
+
+impl Observer for Json {
+    fn event(&mut self, event: &Event) {
+        let written = serde_json::to_string(event).map_err(Into::into).and_then(|line| {
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "{line}")?;
+            out.flush()
+        });
+        if written.is_err() {
+            self.cancel.request(Stop::Terminate);
+        }
+    }
+
+    fn raw(&mut self, _: Stream, _: &[u8]) {}
+}
+
+/// Passes a program's output through untouched, and speaks only of failures that are not the program's own.
+pub(crate) struct Through {
+    pub(crate) cancel: Cancel,
+}
+
+impl Observer for Through {
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::Notice { message } => about(format!("{YELLOW}!{YELLOW:#} {message}")),
+            Event::Result(result) => {
+                let own =
+                    result.failure.as_ref().filter(|_| result.exit_code >= 124 && result.exit_code <= 127);
+                if let Some(failure) = own {
+                    crate::report::print(&failure.message, failure.remedy.as_deref());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn raw(&mut self, stream: Stream, bytes: &[u8]) {
+        let written = match stream {
+            Stream::Stdout => terminal::raw(std::io::stdout().lock(), bytes),
+            Stream::Stderr => terminal::raw(std::io::stderr().lock(), bytes),
+        };
+        if written.is_err() {
+            self.cancel.request(Stop::Terminate);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Ctrl-C and its kin: the first asks the whole run to end, the second ends it.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use ringfence_core::backend::Stop;
+use ringfence_engine::Cancel;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// How long a run gets to end by itself.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// From now on a signal cancels the run.
+pub(crate) fn cancel_on_signal(cancel: &Cancel) -> std::io::Result<()> {
+    let (mut wait, wake) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+    }
+    let cancel = cancel.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut byte = [0];
+        if wait.read_exact(&mut byte).is_ok() {
+            anstream::eprintln!(
+                "\nringfence: ending the run and all that it started (again to kill it at once)"
+            );
+            cancel.request(Stop::Interrupt);
+            // A second signal, or no end in time: either way it is over.
+            let _ = wait.set_read_timeout(Some(GRACE));
+            let _ = wait.read_exact(&mut byte);
+            cancel.request(Stop::Kill);
+        }
+    })?;
+    Ok(())
+}
