@@ -143,8 +143,9 @@ pub fn act(mut out: impl Write, env: &dyn Fn(&str) -> Option<String>) -> io::Res
         };
         say(Event::ToolResult { tool: Some("attempt".into()), output, is_error })?;
     }
+    let were = if refused == 1 { "was" } else { "were" };
     say(Event::Text {
-        text: format!("Done: primes.sh works. Of three forbidden things, {refused} were refused."),
+        text: format!("Done: primes.sh works. Of three forbidden things, {refused} {were} refused."),
     })
 }
 

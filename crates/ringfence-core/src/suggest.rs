@@ -5,10 +5,18 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let wanted = name.to_lowercase();
     candidates
         .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&wanted, &candidate.to_lowercase()), candidate))
+        .map(|candidate| (distance(&wanted, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= candidate.len().max(wanted.len()).div_ceil(3))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
+}
+
+/// The beginning of a name is as near as a single slip.
+fn distance(wanted: &str, candidate: &str) -> usize {
+    if wanted.len() >= 2 && candidate.starts_with(wanted) {
+        return usize::from(candidate != wanted);
+    }
+    strsim::damerau_levenshtein(wanted, candidate)
 }
 
 #[cfg(test)]
@@ -20,6 +28,7 @@ mod tests {
         assert_eq!(nearest("dokcer", ["docker", "podman"]), Some("docker"));
         assert_eq!(nearest("Docker", ["docker", "podman"]), Some("docker"));
         assert_eq!(nearest("nonsense", ["docker", "podman"]), None);
+        assert_eq!(nearest("kube", ["docker", "kubernetes"]), Some("kubernetes"));
         assert_eq!(nearest("x", []), None);
     }
 }

@@ -16,9 +16,9 @@ pub(crate) fn now_text() -> String {
     format!("{:.3}", Timestamp::now())
 }
 
-/// A name that sorts by time and that people can read: date, time, six letters against accidents.
+/// A name that sorts by time and that people can read: date, time, milliseconds and four letters against accidents.
 pub(crate) fn new_run_id() -> Result<RunId, BadName> {
-    let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S").to_string();
+    let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S-%3f").to_string();
     // Every hasher of the standard library starts from fresh random keys.
     let mut random = RandomState::new().build_hasher().finish();
     let letters: String = std::iter::repeat_with(|| {
@@ -26,7 +26,7 @@ pub(crate) fn new_run_id() -> Result<RunId, BadName> {
         random /= 32;
         char::from(letter)
     })
-    .take(6)
+    .take(4)
     .collect();
-    format!("{now}-{letters}").parse()
+    format!("{now}{letters}").parse()
 }

@@ -104,7 +104,8 @@ fn spent(usage: &Usage) -> String {
     if *usage == Usage::default() {
         return String::new();
     }
-    let cost = usage.cost_usd.map(|cost| format!(", ${cost:.4}")).unwrap_or_default();
+    let cost =
+        usage.cost_usd.filter(|cost| *cost > 0.0).map(|cost| format!(", ${cost:.4}")).unwrap_or_default();
     format!(" · {} tokens in, {} out{cost}", usage.input_tokens + usage.cached_tokens, usage.output_tokens)
 }
 

@@ -1,0 +1,13 @@
+//! The binary from end to end, as people and programs use it.
+//!
+//! One test program for all, so that the binary is linked once. `real` drives the real agent CLIs against a model
+//! server that plays a script; everything else needs nothing but a shell.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+
+mod command_line;
+mod findings;
+mod process_tree;
+mod real;
+mod records;
+mod settings;
+mod support;

@@ -1,0 +1,146 @@
+//! Whatever a run started ends with it: at its end, at its timeout, at Ctrl-C, when `ringfence` itself is killed.
+
+use std::time::Duration;
+
+use crate::support::{Place, lives, signal, wait_for};
+
+/// A process that leaves its parent, its group and its session, and ignores polite signals; then the program works on.
+const DAEMON: &str = r#"setsid sh -c 'setsid sh -c "trap \"\" TERM INT HUP; echo \$\$ > daemon.pid; while :; do sleep 1; done" & exit 0' &
+    while [ ! -s daemon.pid ]; do sleep 0.01; done"#;
+
+fn exec(place: &Place, args: &[&str], script: &str) -> crate::support::Ran {
+    let args = [&["exec", "--mode", "host"], args, &["--", "sh", "-c", script]].concat();
+    place.run(&args)
+}
+
+#[test]
+fn a_timeout_ends_a_daemon_too_and_says_124() {
+    let place = Place::new();
+    let ran = exec(&place, &["--timeout", "1"], &format!("{DAEMON}; sleep 1000")).expect_code(124);
+    assert!(
+        ran.stderr.contains("took longer than 1 s") && ran.stderr.contains("--timeout"),
+        "{}",
+        ran.stderr
+    );
+    assert!(!lives(place.pid("daemon.pid")));
+}
+
+#[test]
+fn a_timeout_ends_what_ignores_polite_signals() {
+    let place = Place::new();
+    exec(&place, &["--timeout", "1"], "trap '' TERM INT; echo $$ > it.pid; while :; do sleep 1; done")
+        .expect_code(124);
+    assert!(!lives(place.pid("it.pid")));
+}
+
+#[test]
+fn a_daemon_does_not_outlive_a_run_that_ended_well() {
+    let place = Place::new();
+    exec(&place, &[], DAEMON).expect_code(0);
+    assert!(!lives(place.pid("daemon.pid")));
+    let shown = place.run(&["runs", "show", "last", "--json"]).json();
+    assert!(shown["result"]["leftover_processes"].as_u64().unwrap() >= 1);
+}
+
+#[test]
+fn ctrl_c_ends_the_whole_tree_and_says_so() {
+    let place = Place::new();
+    let child = place.spawn(&["exec", "--mode", "host", "--", "sh", "-c", &format!("{DAEMON}; sleep 1000")]);
+    let daemon = place.pid("daemon.pid");
+    signal(child.id(), "-INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ending the run and all that it started"));
+    assert!(!lives(daemon));
+    let shown = place.run(&["runs", "show", "last", "--json"]).json();
+    assert_eq!(shown["result"]["status"], "cancelled");
+    assert_eq!(shown["result"]["failure"]["class"], "cancelled");
+}
+
+#[test]
+fn a_second_ctrl_c_does_not_wait() {
+    let place = Place::new();
+    let script = "trap '' INT TERM; echo $$ > it.pid; while :; do sleep 1; done";
+    let child = place.spawn(&["exec", "--mode", "host", "--", "sh", "-c", script]);
+    let it = place.pid("it.pid");
+    signal(child.id(), "-INT");
+    signal(child.id(), "-INT");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert!(!lives(it));
+}
+
+#[test]
+fn killing_ringfence_ends_the_whole_tree_and_the_run_is_known_as_lost() {
+    let place = Place::new();
+    let mut child =
+        place.spawn(&["exec", "--mode", "host", "--", "sh", "-c", &format!("{DAEMON}; sleep 1000")]);
+    let daemon = place.pid("daemon.pid");
+    assert_eq!(place.run(&["runs", "list", "--json"]).json()[0]["status"], "running");
+    signal(child.id(), "-KILL");
+    child.wait().unwrap();
+    wait_for("the daemon's end", || (!lives(daemon)).then_some(()));
+    assert_eq!(place.run(&["runs", "list", "--json"]).json()[0]["status"], "lost");
+}
+
+#[test]
+fn a_reader_who_leaves_ends_the_run() {
+    let place = Place::new();
+    let mut child = place.spawn(&["exec", "--mode", "host", "--", "sh", "-c", "echo $$ > it.pid; yes"]);
+    let it = place.pid("it.pid");
+    drop(child.stdout.take());
+    child.wait().unwrap();
+    assert!(!lives(it));
+}
+
+#[test]
+fn too_much_output_ends_the_run() {
+    let place = Place::new();
+    std::fs::write(place.work().join("p.json"), r#"{"extends": "open", "limits": {"output": "6m"}}"#)
+        .unwrap();
+    let ran = exec(&place, &["--policy", "./p.json"], "echo $$ > it.pid; yes").expect_code(125);
+    assert!(ran.stderr.contains("printed more than 6m"), "{}", ran.stderr);
+    assert!(ran.stdout.len() <= 6 << 20);
+    assert!(!lives(place.pid("it.pid")));
+}
+
+#[test]
+fn memory_is_bounded_for_each_process() {
+    let place = Place::new();
+    let script = "head -c 200000000 /dev/zero | tail -c 200000000 | wc -c";
+    let ran = exec(&place, &["--memory", "64m"], script);
+    assert_ne!(ran.stdout.trim(), "200000000", "tail keeps all of it in memory, and must not be able to");
+    assert_eq!(exec(&place, &[], script).stdout.trim(), "200000000", "without the limit it can");
+}
+
+#[test]
+fn a_hundred_runs_at_once_keep_apart() {
+    let place = Place::new();
+    let children: Vec<_> = (0..100)
+        .map(|index| {
+            place.spawn(&["exec", "--mode", "host", "--", "sh", "-c", &format!("exit {}", index % 100)])
+        })
+        .collect();
+    for (index, child) in children.into_iter().enumerate() {
+        assert_eq!(child.wait_with_output().unwrap().status.code(), Some(index as i32 % 100));
+    }
+    let listed = place.run(&["runs", "list", "--limit", "200", "--json"]).json();
+    assert_eq!(listed.as_array().unwrap().len(), 100);
+}
+
+#[test]
+fn a_run_costs_no_processor_time_while_it_waits() {
+    let place = Place::new();
+    let child = place.spawn(&["exec", "--mode", "host", "--", "sh", "-c", "echo $$ > it.pid; sleep 1000"]);
+    place.pid("it.pid");
+    let before = processor_ticks(child.id());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(processor_ticks(child.id()) - before <= 1, "it must sleep, not poll");
+    signal(child.id(), "-TERM");
+    child.wait_with_output().unwrap();
+}
+
+fn processor_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}

@@ -1,0 +1,192 @@
+//! Settings from the outside: files, layers, changes.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::support::Place;
+
+#[test]
+fn a_mistake_in_the_settings_stops_everything() {
+    let place = Place::new().settings("{\n  \"sandbox\": {\n    \"mode\": \"dcoker\"\n  }\n}\n");
+    for args in [&["exec", "--mode", "host", "--", "true"][..], &["sandbox", "show"], &["config", "list"]] {
+        let ran = place.run(args).expect_code(125);
+        assert!(
+            ran.stderr.contains("settings.json:3: sandbox.mode: `dcoker` is not one of")
+                && ran.stderr.contains("did you mean `docker`?"),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn nonsense_changes_nothing_and_names_the_valid_modes() {
+    let text = "{ /* mine */ \"sandbox\": { \"mode\": \"podman\" } }\n";
+    let place = Place::new().settings(text);
+    let ran = place.run(&["sandbox", "set", "nonsense"]).expect_code(2);
+    for mode in
+        ["host", "native", "docker", "podman", "apple", "sbx", "microvm", "incus", "fly", "kubernetes"]
+    {
+        assert!(ran.stderr.contains(mode), "{}", ran.stderr);
+    }
+    assert_eq!(fs::read_to_string(place.state().join("settings.json")).unwrap(), text);
+}
+
+#[test]
+fn set_keeps_comments_and_order_and_unset_takes_back() {
+    let place = Place::new()
+        .settings("{\n  // why\n  \"trusted_projects\": [],\n  \"sandbox\": { \"mode\": \"podman\" }\n}\n");
+    let file = place.state().join("settings.json");
+    place.run(&["sandbox", "set", "docker"]).expect_code(0);
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        "{\n  // why\n  \"trusted_projects\": [],\n  \"sandbox\": { \"mode\": \"docker\" }\n}\n"
+    );
+    place.run(&["config", "set", "agents.coder.model", "m1"]).expect_code(0);
+    place.run(&["config", "set", "sandbox.env_allowlist", "A,B"]).expect_code(0);
+    assert!(fs::read_to_string(&file).unwrap().starts_with("{\n  // why\n  \"trusted_projects\""));
+    assert_eq!(place.run(&["config", "get", "agents.coder.model"]).stdout, "m1\n");
+    assert_eq!(place.run(&["config", "get", "sandbox.env_allowlist"]).stdout, "[\"A\",\"B\"]\n");
+    place.run(&["config", "unset", "agents.coder.model"]).expect_code(0);
+    assert!(!fs::read_to_string(&file).unwrap().contains("agents"));
+    for (key, value, word) in [
+        ("sandbox.mod", "host", "did you mean `sandbox.mode`?"),
+        ("mode", "host", "did you mean `sandbox.mode`?"),
+        ("sandbox.timeout_seconds", "-1", "above 0"),
+        ("sandbox.docker.memory", "lots", "`lots` is not a size"),
+    ] {
+        let before = fs::read_to_string(&file).unwrap();
+        let ran = place.run(&["config", "set", "--", key, value]).expect_code(125);
+        assert!(ran.stderr.contains(word), "{}", ran.stderr);
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_killed_set_never_leaves_half_a_file() {
+    let agents: Vec<String> = (0..2000).map(|n| format!("\"a{n}\": {{ \"name\": \"agent {n}\" }}")).collect();
+    let place = Place::new().settings(&format!("{{ \"agents\": {{ {} }} }}\n", agents.join(",\n")));
+    let mut finished = 0;
+    for round in 0..60u64 {
+        let value = (100 + round).to_string();
+        let mut child = place
+            .command(&["config", "set", "sandbox.timeout_seconds", &value])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Spread over the life of the command, up to about its end.
+        std::thread::sleep(Duration::from_micros(round * 1500));
+        let _ = child.kill();
+        finished += u64::from(child.wait().unwrap().success());
+        let listed = place.run(&["config", "get", "agents.a1999.name"]).expect_code(0);
+        assert_eq!(listed.stdout, "agent 1999\n");
+    }
+    assert!(finished < 60, "no kill came in time, so nothing was tested");
+    place.run(&["config", "set", "sandbox.timeout_seconds", "77"]).expect_code(0);
+    assert_eq!(place.run(&["config", "get", "sandbox.timeout_seconds"]).stdout, "77\n");
+}
+
+#[test]
+fn the_seeds_variables_choose_the_mode() {
+    let mode =
+        |place: Place| place.run(&["config", "get", "sandbox.mode"]).expect_code(0).stdout.trim().to_owned();
+    assert_eq!(mode(Place::new()), "native");
+    assert_eq!(mode(Place::new().env("EXECUTION_ENVIRONMENT", "host")), "host");
+    assert_eq!(mode(Place::new().env("EXECUTION_ENVIRONMENT", "Sandbox")), "docker");
+    assert_eq!(mode(Place::new().env("LAUNCH_MODE", "process")), "host");
+    let podman = r#"{"sandbox": {"mode": "podman"}}"#;
+    assert_eq!(mode(Place::new().settings(podman).env("EXECUTION_ENVIRONMENT", "sandbox")), "podman");
+    assert_eq!(mode(Place::new().settings(podman).env("EXECUTION_ENVIRONMENT", "host")), "host");
+    let place =
+        Place::new().env("SANDBOX_DOCKER_IMAGE", "mine:1").env("RINGFENCE_SANDBOX_DOCKER_IMAGE", "ours:2");
+    assert_eq!(place.run(&["config", "get", "sandbox.docker.image"]).stdout, "ours:2\n");
+    for (name, value, word) in [
+        ("EXECUTION_ENVIRONMENT", "cloud", "environment variable EXECUTION_ENVIRONMENT"),
+        ("LAUNCH_MODE", "vm", "environment variable LAUNCH_MODE"),
+    ] {
+        let ran = Place::new().env(name, value).run(&["config", "list"]).expect_code(125);
+        assert!(ran.stderr.contains(word), "{}", ran.stderr);
+    }
+    let both = Place::new().env("EXECUTION_ENVIRONMENT", "host").env("LAUNCH_MODE", "docker");
+    assert!(both.run(&["config", "list"]).expect_code(125).stderr.contains("contradicts"));
+}
+
+#[test]
+fn explain_says_which_layer_won() {
+    let place =
+        Place::new().settings(r#"{"sandbox": {"mode": "podman"}}"#).env("EXECUTION_ENVIRONMENT", "host");
+    let explained = place.run(&["config", "explain", "sandbox.mode", "--json"]).expect_code(0).json();
+    let layers = explained["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 3);
+    assert_eq!(layers[2]["wins"], true);
+    assert_eq!(layers[2]["place"], "environment variable EXECUTION_ENVIRONMENT");
+    assert_eq!(layers[0]["value"], "native");
+    let ran = place.run(&["sandbox", "set", "docker"]).expect_code(0);
+    assert!(ran.stdout.contains("host stays in force"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_project_may_only_tighten_unless_it_is_trusted() {
+    let project = |text: &str| {
+        let place = Place::new().settings(r#"{"sandbox": {"mode": "host", "timeout_seconds": 100}}"#);
+        fs::create_dir(place.work().join(".ringfence")).unwrap();
+        fs::write(place.work().join(".ringfence/settings.json"), text).unwrap();
+        place
+    };
+    for tighter in [
+        r#"{"sandbox": {"timeout_seconds": 50}}"#,
+        r#"{"sandbox": {"mode": "podman"}}"#,
+        r#"{"sandbox": {"env_allowlist": []}}"#,
+        r#"{"sandbox": {"policy": "locked"}}"#,
+        r#"{"sandbox": {"docker": {"memory": "1g"}}}"#,
+    ] {
+        project(tighter).run(&["config", "list"]).expect_code(0);
+    }
+    let looser = [
+        r#"{"sandbox": {"timeout_seconds": 101}}"#,
+        r#"{"sandbox": {"env_allowlist": ["AWS_SECRET_ACCESS_KEY"]}}"#,
+        r#"{"sandbox": {"policy": "open"}}"#,
+        r#"{"sandbox": {"policy": "./mine.json"}}"#,
+        r#"{"sandbox": {"docker": {"image": "evil:latest"}}}"#,
+        r#"{"agents": {"x": {"command": "sh -c evil"}}}"#,
+        r#"{"trusted_projects": ["/"]}"#,
+    ];
+    for text in looser {
+        let place = project(text);
+        let ran = place.run(&["config", "list"]).expect_code(125);
+        assert!(
+            ran.stderr.contains("may only tighten") && ran.stderr.contains("settings.json:1"),
+            "{}",
+            ran.stderr
+        );
+        let trusted = serde_json::to_string(&[place.work()]).unwrap();
+        let user = format!(
+            r#"{{"sandbox": {{"mode": "host", "timeout_seconds": 100}}, "trusted_projects": {trusted}}}"#
+        );
+        fs::write(place.state().join("settings.json"), user).unwrap();
+        place.run(&["config", "list"]).expect_code(0);
+    }
+}
+
+#[test]
+fn the_schema_is_the_committed_one() {
+    let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schemas/settings.schema.json");
+    let printed = Place::new().run(&["config", "schema"]).expect_code(0).stdout;
+    assert_eq!(fs::read_to_string(committed).unwrap(), printed, "run `cargo xtask gen`");
+}
+
+#[test]
+fn an_agent_of_the_settings_brings_its_directory_mode_and_command() {
+    let place = Place::new();
+    fs::create_dir(place.home().join("project")).unwrap();
+    let place = place.settings(
+        r#"{"agents": {"lister": {"cli": "command", "command": "pwd", "working_directory": "~/project", "sandbox_mode": "host"}}}"#,
+    );
+    let ran = place.run(&["run", "--json", "p"]).expect_code(0);
+    assert_eq!(
+        ran.result()["text"],
+        fs::canonicalize(place.home().join("project")).unwrap().to_str().unwrap()
+    );
+}

@@ -1,0 +1,158 @@
+//! A home, a workspace and the binary, for one test.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ringfence");
+
+pub(crate) struct Place {
+    directory: TempDir,
+    env: BTreeMap<String, String>,
+}
+
+pub(crate) struct Ran {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let env = BTreeMap::from([
+            ("HOME".to_owned(), directory.path().join("home").display().to_string()),
+            ("PATH".to_owned(), std::env::var("PATH").unwrap()),
+        ]);
+        let place = Self { directory, env };
+        fs::create_dir(place.home()).unwrap();
+        fs::create_dir(place.work()).unwrap();
+        place
+    }
+
+    /// The same with the real agent CLIs in the path.
+    pub(crate) fn with_agent_clis() -> Self {
+        let bin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
+        assert!(bin.join("claude").exists(), "the agent CLIs are not installed: run `cargo xtask setup`");
+        let place = Self::new();
+        let path = format!("{}:{}", bin.display(), place.env["PATH"]);
+        place.env("PATH", path)
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(crate) fn home(&self) -> PathBuf {
+        self.directory.path().join("home")
+    }
+
+    pub(crate) fn work(&self) -> PathBuf {
+        self.directory.path().join("work")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.home().join(".ringfence")
+    }
+
+    pub(crate) fn settings(self, text: &str) -> Self {
+        fs::create_dir_all(self.state()).unwrap();
+        fs::write(self.state().join("settings.json"), text).unwrap();
+        self
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.args(args).env_clear().envs(&self.env).current_dir(self.work());
+        command
+    }
+
+    /// Runs to the end. Standard input is a pipe that stays open, as under a supervisor or an editor.
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        let mut child = self.spawn(args);
+        let open = child.stdin.take();
+        let output = child.wait_with_output().unwrap();
+        drop(open);
+        Ran {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    pub(crate) fn spawn(&self, args: &[&str]) -> Child {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// The number that a process of the run wrote into a file of the workspace.
+    pub(crate) fn pid(&self, file: &str) -> u32 {
+        wait_for(&format!("{file} in the workspace"), || {
+            fs::read_to_string(self.work().join(file)).ok()?.trim().parse().ok()
+        })
+    }
+
+    pub(crate) fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.work().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+    }
+}
+
+impl Ran {
+    pub(crate) fn code(&self) -> i32 {
+        self.status.code().unwrap_or(-1)
+    }
+
+    /// The events of `--json`.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        self.stdout.lines().map(parse).collect()
+    }
+
+    /// The last event of `--json`.
+    pub(crate) fn result(&self) -> Value {
+        let events = self.events();
+        let last = events.last().unwrap_or_else(|| panic!("no events; stderr: {}", self.stderr)).clone();
+        assert_eq!(last["type"], "result", "{last}");
+        last
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", self.stdout, self.stderr))
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.code(), code, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+}
+
+/// Waits for something that another process will do.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process lives. One that has ended and was not waited for does not.
+pub(crate) fn lives(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+pub(crate) fn signal(pid: u32, signal: &str) {
+    let done = Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap();
+    assert!(done.success());
+}
