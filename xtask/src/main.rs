@@ -1,1 +1,42 @@
-fn main() {}
+//! The project's own chores: `cargo xtask setup|tidy|gen|test|bench`.
+
+mod bench;
+mod generate;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "cargo xtask COMMAND
+
+  setup         install what the tests need and is missing
+  tidy          check the house rules: arrows between crates, module headers, names of modes, licences
+  gen [--check] write what derives from the tables: schemas and reference pages
+  test          setup, then every check and every test
+  bench         measure against peers, side by side";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args[..] {
+        ["setup"] => setup::setup(),
+        ["tidy"] => tidy::tidy(),
+        ["gen"] => generate::write(),
+        ["gen", "--check"] => generate::check(),
+        ["test"] => test::test(),
+        ["bench"] => bench::bench(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Running other programs, loudly.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+/// Runs a command in the root of the repository, showing it and what it prints.
+pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
+    eprintln!("\n$ {}", words.join(" "));
+    let status = command(words)?.status().with_context(|| format!("{} cannot be started", words[0]))?;
+    if !status.success() {
+        bail!("`{}` failed: {status}", words.join(" "));
+    }
+    Ok(())
+}
+
+/// What a command prints, or nothing if it fails.
+pub(crate) fn read(words: &[&str]) -> Option<String> {
+    let output = command(words).ok()?.stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn command(words: &[&str]) -> anyhow::Result<Command> {
+    let (program, args) = words.split_first().context("no command")?;
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    Ok(command)
+}
+
+/// Whether a program is in the path.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
