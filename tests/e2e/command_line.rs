@@ -39,6 +39,16 @@ fn a_mode_without_a_boundary_refuses_every_promise_it_cannot_keep() {
 }
 
 #[test]
+fn a_program_is_told_of_a_refusal() {
+    let place = Place::new();
+    let ran =
+        place.run(&["exec", "--mode", "host", "--policy", "locked", "--json", "--", "true"]).expect_code(125);
+    let refused = ran.json();
+    assert_eq!((&refused["type"], &refused["failure"]["class"]), (&"refused".into(), &"refused".into()));
+    assert!(refused["failure"]["remedy"].as_str().unwrap().contains("--mode"));
+}
+
+#[test]
 fn the_default_mode_is_refused_rather_than_weakened() {
     let ran = Place::new().run(&["exec", "--", "true"]).expect_code(125);
     assert!(ran.stderr.contains("mode native") && ran.stderr.contains("--mode host"), "{}", ran.stderr);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 mod command_line;
+mod conformance;
 mod findings;
 mod process_tree;
 mod real;

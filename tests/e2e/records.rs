@@ -37,7 +37,7 @@ fn nobody_else_can_read_it() {
 fn secrets_are_in_no_file_that_is_kept() {
     let secret = "sk-ant-0123456789abcdef";
     let place = Place::new().env("ANTHROPIC_API_KEY", secret);
-    let script = "sh -c 'echo $ANTHROPIC_API_KEY; echo $GIVEN >&2; exit 1'";
+    let script = "sh -c 'echo $ANTHROPIC_API_KEY; echo $GIVEN_PASSWORD >&2; exit 1'";
     let ran = place.run(&[
         "run",
         "--mode",
@@ -47,7 +47,7 @@ fn secrets_are_in_no_file_that_is_kept() {
         "--command",
         script,
         "--env",
-        "GIVEN=hunter2-hunter2",
+        "GIVEN_PASSWORD=hunter2-hunter2",
         "--json",
         "p",
     ]);

@@ -63,12 +63,17 @@ pub fn environment(
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     env.extend(given.clone());
-    let login = cli.map_or(&[] as &[&str], |cli| cli.login().env);
-    let is_secret = |name: &&String| {
-        login.contains(&name.as_str()) || policy.env.allow.contains(name) || given.contains_key(*name)
-    };
-    let secret = env.keys().filter(is_secret).cloned().collect();
+    let secret =
+        env.iter().filter(|(name, value)| is_secret(name, value)).map(|(name, _)| name.clone()).collect();
     Passed { env, secret }
+}
+
+/// Whether a value must not be seen, by what people call such things and by passwords in addresses.
+fn is_secret(name: &str, value: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let called_so =
+        ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH"].iter().any(|word| name.contains(word));
+    called_so || (value.contains("://") && value.contains('@'))
 }
 
 #[cfg(test)]

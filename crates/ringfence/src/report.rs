@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use ringfence_core::failure::{Failure, FailureClass};
 
 /// `ringfence` itself could not do what was asked.
 pub(crate) const RUNTIME_FAILURE: u8 = 125;
@@ -28,13 +29,20 @@ pub(crate) fn advise(error: impl Into<anyhow::Error>, remedy: impl Into<String>)
     anyhow::Error::new(Advised { error: error.into(), remedy: remedy.into() })
 }
 
+/// An error as the failure of a run that was not started.
+pub(crate) fn as_failure(error: &anyhow::Error) -> Failure {
+    match error.downcast_ref::<Advised>() {
+        Some(advised) => {
+            Failure::new(FailureClass::Refused, advised.to_string()).with_remedy(&advised.remedy)
+        }
+        None => Failure::new(FailureClass::Refused, format!("{error:#}")),
+    }
+}
+
 /// Prints an error and gives the exit code for it.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
-    let (text, remedy) = match error.downcast_ref::<Advised>() {
-        Some(advised) => (format!("{:#}", advised.error), Some(advised.remedy.as_str())),
-        None => (format!("{error:#}"), None),
-    };
-    print(&text, remedy);
+    let failure = as_failure(error);
+    print(&failure.message, failure.remedy.as_deref());
     ExitCode::from(RUNTIME_FAILURE)
 }
 

@@ -12,7 +12,7 @@ use crate::installation::Installation;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<String>,

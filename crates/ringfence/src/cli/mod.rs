@@ -18,7 +18,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
 use crate::installation::Installation;
-use crate::report;
+use crate::{report, terminal};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -74,8 +74,8 @@ enum Verb {
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = Installation::discover().and_then(|installation| match cli.verb {
-        Verb::Run(args) => run::run(args, &installation),
-        Verb::Exec(args) => exec::exec(args, &installation),
+        Verb::Run(args) => told(args.options.json, run::run(args, &installation)),
+        Verb::Exec(args) => told(args.options.json, exec::exec(args, &installation)),
         Verb::Demo(args) => demo::demo(&args, &installation),
         Verb::Runs(verb) => runs::runs(verb, &installation),
         Verb::Sandbox(verb) => sandbox::sandbox(&verb, &installation),
@@ -84,4 +84,13 @@ pub(crate) fn main() -> ExitCode {
         Verb::Completions(args) => completions::completions(&args),
     });
     done.unwrap_or_else(|error| report::failure(&error))
+}
+
+/// A program that reads events is told of a refusal too; a person reads it on standard error either way.
+fn told(json: bool, done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    if let (true, Err(error)) = (json, &done) {
+        let failure = report::as_failure(error);
+        terminal::line(serde_json::json!({ "type": "refused", "failure": failure }));
+    }
+    done
 }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(short, long = "continue")]
     continue_last: bool,
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
 }
 
 pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {

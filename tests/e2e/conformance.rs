@@ -1,0 +1,176 @@
+//! What every mode has to do alike. A mode that is added to the table is tested by this, whatever it is.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringfence_backends::{GateProgram, Surroundings, settings_keys};
+use ringfence_core::backend::{Backend, Exit, ExitStatus, Happening, LaunchError, Sandbox, Stop};
+use ringfence_core::config::{Layers, Settings};
+use ringfence_core::event::Stream;
+use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
+use ringfence_core::plan::{Plan, Request, Stdin, resolve};
+use ringfence_core::policy::Preset;
+
+use crate::support::{BINARY, wait_for};
+
+struct Subject {
+    backend: Box<dyn Backend>,
+    workspace: tempfile::TempDir,
+}
+
+fn settings() -> Settings {
+    Layers::built_in(settings_keys()).resolve().unwrap()
+}
+
+fn subjects() -> Vec<Subject> {
+    let around = Surroundings {
+        path: std::env::split_paths(&std::env::var_os("PATH").unwrap()).collect(),
+        home: "/".into(),
+        gate: GateProgram { program: BINARY.into(), args: vec!["__gate".into()] },
+    };
+    let made = ringfence_backends::ALL.iter().filter_map(|entry| entry.backend);
+    made.map(|make| Subject { backend: make(&around, &settings()), workspace: tempfile::tempdir().unwrap() })
+        .collect()
+}
+
+impl Subject {
+    fn plan(&self, argv: &[&str]) -> Plan {
+        let mode = self.backend.mode();
+        let mapping = if mode.isolates() { PathMappingMode::Mapped } else { PathMappingMode::SamePath };
+        let request = Request {
+            run: "conformance".parse().unwrap(),
+            mode,
+            policy: Preset::default_of(mode).policy(),
+            argv: argv.iter().map(ToString::to_string).collect(),
+            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into()), ("ONLY".into(), "this".into())]),
+            workspace: PathMapping::new(mapping, HostPath::new(self.workspace.path()).unwrap()),
+            stdin: Stdin::Empty,
+            needed_hosts: Vec::new(),
+        };
+        resolve(request, &self.backend.capabilities()).expect("the mode keeps its own default policy")
+    }
+
+    fn start(&self, script: &str) -> Box<dyn Sandbox> {
+        self.backend.launch(&self.plan(&["sh", "-c", script])).unwrap()
+    }
+
+    fn finish(&self, script: &str) -> (Exit, String, String) {
+        finish(&mut *self.start(script))
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        self.workspace.path().join(name)
+    }
+}
+
+fn finish(sandbox: &mut dyn Sandbox) -> (Exit, String, String) {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    loop {
+        match sandbox.next(Instant::now() + Duration::from_secs(60)).unwrap() {
+            Happening::Output(Stream::Stdout, bytes) => stdout.extend(bytes),
+            Happening::Output(Stream::Stderr, bytes) => stderr.extend(bytes),
+            Happening::Ended(exit) => {
+                let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+                return (exit, text(stdout), text(stderr));
+            }
+            Happening::Nothing => panic!("nothing happened for a minute"),
+        }
+    }
+}
+
+fn number_in(file: &Path) -> u32 {
+    wait_for("a process number", || std::fs::read_to_string(file).ok()?.trim().parse().ok())
+}
+
+#[test]
+fn codes_signals_and_both_streams_come_back() {
+    for subject in subjects() {
+        let (exit, stdout, stderr) = subject.finish("echo out; echo err >&2; exit 42");
+        assert_eq!((exit.status, stdout.as_str(), stderr.as_str()), (ExitStatus::Code(42), "out\n", "err\n"));
+        assert_eq!(subject.finish("kill -15 $$").0.status, ExitStatus::Signal(15));
+    }
+}
+
+#[test]
+fn no_output_is_lost_at_the_end() {
+    for subject in subjects() {
+        let (_, stdout, _) = subject.finish("head -c 5000000 /dev/zero | tr '\\0' x");
+        assert_eq!(stdout.len(), 5_000_000);
+    }
+}
+
+#[test]
+fn the_workspace_is_the_working_directory_and_is_written_through() {
+    for subject in subjects() {
+        subject.finish("echo hello > file");
+        assert_eq!(std::fs::read_to_string(subject.file("file")).unwrap(), "hello\n");
+    }
+}
+
+#[test]
+fn the_environment_is_what_the_plan_says() {
+    for subject in subjects() {
+        let (_, stdout, _) = subject.finish("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD= | sort");
+        assert_eq!(stdout, "ONLY=this\nPATH=/usr/bin:/bin\n");
+    }
+}
+
+#[test]
+fn input_is_at_its_end() {
+    for subject in subjects() {
+        let (exit, stdout, _) = subject.finish("cat; echo over");
+        assert_eq!((exit.status, stdout.as_str()), (ExitStatus::Code(0), "over\n"));
+    }
+}
+
+#[test]
+fn what_is_not_there_and_what_is_no_program_are_told_apart() {
+    for subject in subjects() {
+        let launch = |argv: &[&str]| subject.backend.launch(&subject.plan(argv)).map(|_| ()).unwrap_err();
+        assert!(matches!(launch(&["no-such-program"]), LaunchError::NotFound { .. }));
+        assert!(matches!(launch(&["/etc/passwd"]), LaunchError::NotExecutable { .. }));
+    }
+}
+
+#[test]
+fn silence_ends_a_wait_and_not_the_run() {
+    for subject in subjects() {
+        let mut sandbox = subject.start("sleep 1; echo late");
+        let look = sandbox.next(Instant::now() + Duration::from_millis(50)).unwrap();
+        assert_eq!(look, Happening::Nothing);
+        assert_eq!(finish(&mut *sandbox).1, "late\n");
+    }
+}
+
+#[test]
+fn each_way_of_stopping_works_from_another_thread_and_twice() {
+    for subject in subjects() {
+        for how in [Stop::Interrupt, Stop::Terminate, Stop::Kill] {
+            let mut sandbox = subject.start("echo $$ > pid; exec sleep 1000");
+            number_in(&subject.file("pid"));
+            let stopper = sandbox.stopper();
+            let asking = Arc::clone(&stopper);
+            std::thread::spawn(move || asking.stop(how)).join().unwrap();
+            assert!(matches!(finish(&mut *sandbox).0.status, ExitStatus::Signal(_)), "{how:?}");
+            stopper.stop(how);
+            std::fs::remove_file(subject.file("pid")).unwrap();
+        }
+    }
+}
+
+/// A heart that beats into the workspace shows life in every mode, wherever its processes are.
+#[test]
+fn dropping_it_ends_everything() {
+    for subject in subjects() {
+        let heart = "trap \"\" TERM INT; while :; do echo >> beat; sleep 0.05; done";
+        let sandbox = subject.start(&format!("setsid sh -c '{heart}' & wait"));
+        let beats = || std::fs::metadata(subject.file("beat")).map_or(0, |data| data.len());
+        wait_for("a heartbeat", || (beats() > 2).then_some(()));
+        drop(sandbox);
+        let last = beats();
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(beats(), last, "something of the run still lives in mode {}", subject.backend.mode());
+    }
+}
