@@ -35,9 +35,10 @@ fn nobody_else_can_read_it() {
 
 #[test]
 fn secrets_are_in_no_file_that_is_kept() {
-    let secret = "sk-ant-0123456789abcdef";
-    let place = Place::new().env("ANTHROPIC_API_KEY", secret);
-    let script = "sh -c 'echo $ANTHROPIC_API_KEY; echo $GIVEN_PASSWORD >&2; exit 1'";
+    let place = Place::new()
+        .env("ANTHROPIC_API_KEY", "sk-ant-0123456789abcdef")
+        .env("HTTPS_PROXY", "http://me:proxy-password@127.0.0.1:9");
+    let script = "sh -c 'echo $ANTHROPIC_API_KEY; echo \"$PEM_KEY\"; echo $GIVEN_PASSWORD >&2; echo $HTTPS_PROXY; exit 1'";
     let ran = place.run(&[
         "run",
         "--mode",
@@ -48,17 +49,46 @@ fn secrets_are_in_no_file_that_is_kept() {
         script,
         "--env",
         "GIVEN_PASSWORD=hunter2-hunter2",
+        "--env",
+        "PEM_KEY=-----BEGIN-----\nMIIEvQIBADANBg\n-----END-----",
         "--json",
-        "p",
+        "the password is hunter2-hunter2",
     ]);
     assert!(ran.stdout.contains("[REDACTED]"), "{}", ran.stdout);
-    let kept = std::process::Command::new("grep")
-        .args(["-rE", "sk-ant-0123456789abcdef|hunter2-hunter2"])
-        .arg(place.state())
-        .output()
-        .unwrap();
+    place.run(&["exec", "--mode", "host", "-e", "TOKEN=supersecretvalue", "--", "echo", "supersecretvalue"]);
+    let secrets = "sk-ant-0123456789abcdef|hunter2-hunter2|MIIEvQIBADANBg|proxy-password|supersecretvalue";
+    let kept = std::process::Command::new("grep").args(["-rE", secrets]).arg(place.state()).output().unwrap();
     assert_eq!(kept.status.code(), Some(1), "{}", String::from_utf8_lossy(&kept.stdout));
-    assert!(!ran.stdout.contains(secret) && !ran.stdout.contains("hunter2-hunter2"));
+    for secret in secrets.split('|') {
+        assert!(!ran.stdout.contains(secret), "{secret}");
+    }
+}
+
+#[test]
+fn what_is_no_secret_stays_readable() {
+    let place = Place::new();
+    let ran = place.run(&[
+        "run",
+        "--mode",
+        "host",
+        "--agent",
+        "command",
+        "--command",
+        "echo to production",
+        "-e",
+        "NODE_ENV=production",
+        "--json",
+    ]);
+    assert_eq!(ran.result()["text"], "to production");
+}
+
+#[test]
+fn the_log_is_not_many_times_what_was_printed() {
+    let place = Place::new();
+    place.run(&["exec", "--mode", "host", "--", "sh", "-c", "yes | head -c 2000000"]).expect_code(0);
+    let run = fs::read_dir(place.state().join("runs")).unwrap().next().unwrap().unwrap().path();
+    assert!(fs::metadata(run.join("log.jsonl")).unwrap().len() < 2 * 2_000_000);
+    assert!(fs::metadata(run.join("result.json")).unwrap().len() < 1_000_000);
 }
 
 #[test]
@@ -117,5 +147,7 @@ fn a_full_disk_ends_the_run_with_that_reason() {
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{stderr}");
-    assert!(stderr.contains("the log cannot be kept") && stderr.contains("free some space"), "{stderr}");
+    for word in ["the log cannot be kept", "File too large", "free some space"] {
+        assert!(stderr.contains(word), "{word}: {stderr}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::Instant;
 
 use crate::support::Place;
 
@@ -65,10 +65,13 @@ fn set_keeps_comments_and_order_and_unset_takes_back() {
 
 #[test]
 fn a_killed_set_never_leaves_half_a_file() {
-    let agents: Vec<String> = (0..2000).map(|n| format!("\"a{n}\": {{ \"name\": \"agent {n}\" }}")).collect();
+    let agents: Vec<String> = (0..300).map(|n| format!("\"a{n}\": {{ \"name\": \"agent {n}\" }}")).collect();
     let place = Place::new().settings(&format!("{{ \"agents\": {{ {} }} }}\n", agents.join(",\n")));
+    let started = Instant::now();
+    place.run(&["config", "set", "sandbox.timeout_seconds", "99"]).expect_code(0);
+    let whole = started.elapsed();
     let mut finished = 0;
-    for round in 0..60u64 {
+    for round in 0..60u32 {
         let value = (100 + round).to_string();
         let mut child = place
             .command(&["config", "set", "sandbox.timeout_seconds", &value])
@@ -76,14 +79,17 @@ fn a_killed_set_never_leaves_half_a_file() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Spread over the life of the command, up to about its end.
-        std::thread::sleep(Duration::from_micros(round * 1500));
+        // From before it has begun to well after it has ended.
+        std::thread::sleep(whole * round / 30);
         let _ = child.kill();
-        finished += u64::from(child.wait().unwrap().success());
-        let listed = place.run(&["config", "get", "agents.a1999.name"]).expect_code(0);
-        assert_eq!(listed.stdout, "agent 1999\n");
+        finished += u32::from(child.wait().unwrap().success());
+        let listed = place.run(&["config", "get", "agents.a299.name"]).expect_code(0);
+        assert_eq!(listed.stdout, "agent 299\n");
     }
-    assert!(finished < 60, "no kill came in time, so nothing was tested");
+    assert!(
+        (3..=57).contains(&finished),
+        "kills have to come before, during and after: {finished} of 60 finished"
+    );
     place.run(&["config", "set", "sandbox.timeout_seconds", "77"]).expect_code(0);
     assert_eq!(place.run(&["config", "get", "sandbox.timeout_seconds"]).stdout, "77\n");
 }
@@ -148,7 +154,7 @@ fn a_project_may_only_tighten_unless_it_is_trusted() {
         r#"{"sandbox": {"timeout_seconds": 101}}"#,
         r#"{"sandbox": {"env_allowlist": ["AWS_SECRET_ACCESS_KEY"]}}"#,
         r#"{"sandbox": {"policy": "open"}}"#,
-        r#"{"sandbox": {"policy": "./mine.json"}}"#,
+        r#"{"sandbox": {"policy": "/mine.json"}}"#,
         r#"{"sandbox": {"docker": {"image": "evil:latest"}}}"#,
         r#"{"agents": {"x": {"command": "sh -c evil"}}}"#,
         r#"{"trusted_projects": ["/"]}"#,
@@ -189,4 +195,85 @@ fn an_agent_of_the_settings_brings_its_directory_mode_and_command() {
         ran.result()["text"],
         fs::canonicalize(place.home().join("project")).unwrap().to_str().unwrap()
     );
+}
+
+#[test]
+fn changes_at_the_same_time_do_not_undo_each_other() {
+    let place = Place::new();
+    let children: Vec<_> =
+        (0..20).map(|n| place.spawn(&["config", "set", &format!("agents.a{n}.name"), "x"])).collect();
+    for child in children {
+        assert!(child.wait_with_output().unwrap().status.success());
+    }
+    assert_eq!(place.run(&["config", "get", "agents"]).json().as_object().unwrap().len(), 20);
+}
+
+#[test]
+fn a_path_that_depends_on_where_one_stands_is_refused() {
+    let place = Place::new();
+    for (key, value) in
+        [("sandbox.policy", "policies/p.json"), ("trusted_projects", "."), ("trusted_projects", "src")]
+    {
+        place.run(&["config", "set", key, value]).expect_code(125);
+    }
+}
+
+#[test]
+fn a_project_binds_from_wherever_it_is_run() {
+    let place = Place::new().settings(r#"{"sandbox": {"mode": "host"}}"#);
+    let inner = place.work().join("project/inner");
+    fs::create_dir_all(inner.join(".ringfence")).unwrap();
+    fs::create_dir_all(place.work().join("project/.ringfence")).unwrap();
+    fs::write(
+        place.work().join("project/.ringfence/settings.json"),
+        r#"{"sandbox": {"timeout_seconds": 1}}"#,
+    )
+    .unwrap();
+    fs::write(inner.join(".ringfence/settings.json"), "{}").unwrap();
+    fs::write(place.work().join("p.json"), r#"{"extends": "open", "limits": {"timeout_seconds": 50}}"#)
+        .unwrap();
+    for args in [
+        &["exec", "-C", "project", "--", "sleep", "30"][..],
+        &["exec", "-C", "project/inner", "--", "sleep", "30"],
+        &["exec", "-C", "project", "--policy", "./p.json", "--", "sleep", "30"],
+        &["run", "-C", "project", "--agent", "command", "--command", "sleep 30"],
+    ] {
+        place.run(args).expect_code(124);
+    }
+}
+
+#[test]
+fn what_is_shown_as_in_force_is_in_force() {
+    let place = Place::new()
+        .settings(r#"{"sandbox": {"mode": "host", "timeout_seconds": 7, "env_allowlist": ["A"]}}"#);
+    let shown = place.run(&["policy", "show"]).expect_code(0).json();
+    assert_eq!(
+        (&shown["limits"]["timeout_seconds"], &shown["env"]["allow"]),
+        (&7.into(), &serde_json::json!(["A"]))
+    );
+}
+
+#[test]
+fn odd_files_are_named_and_never_waited_for() {
+    for make in ["mkdir", "mkfifo"] {
+        let place = Place::new();
+        fs::create_dir_all(place.state()).unwrap();
+        let file = place.state().join("settings.json");
+        assert!(std::process::Command::new(make).arg(&file).status().unwrap().success());
+        let ran = place.run(&["config", "list"]).expect_code(125);
+        assert!(ran.stderr.contains("settings.json is not a file"), "{}", ran.stderr);
+    }
+    let ran = Place::new()
+        .run(&["exec", "--mode", "host", "--env-file", "/dev/zero", "--", "true"])
+        .expect_code(125);
+    assert!(ran.stderr.contains("/dev/zero is not a file"), "{}", ran.stderr);
+    Place::new().settings("\u{feff}{}").run(&["config", "list"]).expect_code(0);
+}
+
+#[test]
+fn sections_can_be_read_whole_and_missing_values_are_told() {
+    let place = Place::new();
+    assert_eq!(place.run(&["config", "get", "sandbox.docker"]).expect_code(0).json()["memory"], "2g");
+    place.run(&["config", "get", "sandbox.policy"]).expect_code(1);
+    place.run(&["config", "get", "agents"]).expect_code(1);
 }

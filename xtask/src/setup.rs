@@ -9,8 +9,14 @@ use serde_json::Value;
 use crate::shell::{has, read, root, run};
 
 /// Programs and the Debian packages that bring them.
-const PROGRAMS: [(&str, &str); 5] =
-    [("node", "nodejs"), ("npm", "npm"), ("bash", "bash"), ("setsid", "util-linux"), ("kill", "procps")];
+const PROGRAMS: [(&str, &str); 6] = [
+    ("node", "nodejs"),
+    ("npm", "npm"),
+    ("bash", "bash"),
+    ("setsid", "util-linux"),
+    ("kill", "procps"),
+    ("python3", "python3"),
+];
 
 pub(crate) fn setup() -> anyhow::Result<()> {
     system_programs()?;

@@ -75,10 +75,12 @@ impl AgentCli for Claude {
         // Retrying is the queue's work: it knows of quotas and other runs, and does not hold a sandbox meanwhile.
         .env("CLAUDE_CODE_MAX_RETRIES", "2");
         if invocation.is_root {
-            line = line.env("IS_SANDBOX", "1");
+            line = line.env("IS_SANDBOX", "1").notice(
+                "claude refuses to skip permissions as root, so it is told that it is in a sandbox (IS_SANDBOX=1)",
+            );
         }
         if let Some(url) = invocation.base_url {
-            line = line.env("ANTHROPIC_BASE_URL", url);
+            line = line.force_env("ANTHROPIC_BASE_URL", url);
         }
         Ok(line)
     }

@@ -5,7 +5,7 @@ use ringfence_core::event::{Event, Stream};
 use ringfence_core::failure::Failure;
 
 use crate::reading::{LastWords, no_result, plain};
-use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader};
+use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader, fitting_prompt};
 
 pub(crate) struct Command;
 
@@ -48,9 +48,9 @@ impl AgentCli for Command {
         if invocation.session.is_some() {
             return Err(InvocationError::NoSessions("command"));
         }
-        let argv =
-            words.into_iter().map(|word| if word == PROMPT { invocation.prompt.to_owned() } else { word });
-        Ok(CommandLine::new(argv).env("RINGFENCE_PROMPT", invocation.prompt))
+        let prompt = fitting_prompt(invocation)?;
+        let argv = words.into_iter().map(|word| if word == PROMPT { prompt.to_owned() } else { word });
+        Ok(CommandLine::new(argv).force_env("RINGFENCE_PROMPT", prompt))
     }
 
     fn reader(&self) -> Box<dyn Reader> {
@@ -58,16 +58,33 @@ impl AgentCli for Command {
     }
 }
 
+/// The most of a program's output that is worth repeating as its answer.
+const LONGEST_ANSWER: usize = 256 << 10;
+
 #[derive(Default)]
 struct CommandReader {
-    lines: Vec<String>,
+    /// The end of what it printed.
+    answer: String,
     last_words: LastWords,
+}
+
+impl CommandReader {
+    fn keep(&mut self, line: &str) {
+        if !self.answer.is_empty() {
+            self.answer.push('\n');
+        }
+        self.answer.push_str(line);
+        if self.answer.len() > 2 * LONGEST_ANSWER {
+            let cut = self.answer.ceil_char_boundary(self.answer.len() - LONGEST_ANSWER);
+            self.answer.drain(..cut);
+        }
+    }
 }
 
 impl Reader for CommandReader {
     fn line(&mut self, stream: Stream, line: &str) -> Vec<Event> {
         match stream {
-            Stream::Stdout => self.lines.push(line.to_owned()),
+            Stream::Stdout => self.keep(line),
             Stream::Stderr => self.last_words.hear(line),
         }
         plain(stream, line)
@@ -82,7 +99,7 @@ impl Reader for CommandReader {
             ExitStatus::Code(0) => None,
             other => Some(no_result("the command", other, &self.last_words)),
         };
-        Outcome { text: self.lines.join("\n"), failure, ..Outcome::default() }
+        Outcome { text: std::mem::take(&mut self.answer), failure, ..Outcome::default() }
     }
 }
 

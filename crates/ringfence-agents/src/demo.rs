@@ -131,6 +131,12 @@ pub fn act(mut out: impl Write, env: &dyn Fn(&str) -> Option<String>) -> io::Res
     let output = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
     say(Event::ToolResult { tool: Some("shell".into()), output, is_error: !ran.status.success() })?;
 
+    if env(BAIT_FILE).is_none() || env(BAIT_PORT).is_none() {
+        return say(Event::Text {
+            text: "Done: primes.sh works. Nothing was laid out for me to try; `ringfence demo` does that."
+                .into(),
+        });
+    }
     say(Event::Text { text: "Now I try three things that I should not be able to do.".into() })?;
     let mut refused = 0;
     for (what, attempt) in attempts(env) {

@@ -82,13 +82,17 @@ pub struct Invocation<'a> {
 pub struct CommandLine {
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Variables to set; the person's own choice wins.
+    /// Variables to set where the environment does not.
     pub env: BTreeMap<String, String>,
+    /// Variables to set whatever the environment says; only what was given explicitly wins.
+    pub forced_env: BTreeMap<String, String>,
+    /// What a person should know of it.
+    pub notices: Vec<String>,
 }
 
 impl CommandLine {
     fn new(argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { argv: argv.into_iter().map(Into::into).collect(), env: BTreeMap::new() }
+        Self { argv: argv.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
     fn arg(mut self, arg: impl Into<String>) -> Self {
@@ -105,6 +109,16 @@ impl CommandLine {
 
     fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.env.insert(name.to_owned(), value.into());
+        self
+    }
+
+    fn force_env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.forced_env.insert(name.to_owned(), value.into());
+        self
+    }
+
+    fn notice(mut self, message: &str) -> Self {
+        self.notices.push(message.to_owned());
         self
     }
 }
@@ -142,15 +156,20 @@ pub enum InvocationError {
     ModelWithoutProvider(String),
 }
 
-/// The kernel takes arguments of up to 128 KiB; some room is left for the terminator.
-const LONGEST_PROMPT: usize = (128 << 10) - 64;
+/// The kernel takes arguments and variables of up to 128 KiB; some room is left for a name and the terminator.
+pub const LONGEST_PROMPT: usize = (128 << 10) - 64;
 
 /// Checks what every CLI takes as an argument.
 fn checked_prompt<'a>(invocation: &Invocation<'a>) -> Result<&'a str, InvocationError> {
-    let prompt = invocation.prompt;
-    if prompt.trim().is_empty() {
+    if invocation.prompt.trim().is_empty() {
         return Err(InvocationError::NoPrompt);
     }
+    fitting_prompt(invocation)
+}
+
+/// Checks what can be an argument at all.
+fn fitting_prompt<'a>(invocation: &Invocation<'a>) -> Result<&'a str, InvocationError> {
+    let prompt = invocation.prompt;
     if prompt.len() > LONGEST_PROMPT {
         return Err(InvocationError::PromptTooLong { length: prompt.len(), most: LONGEST_PROMPT });
     }

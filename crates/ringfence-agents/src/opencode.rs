@@ -61,7 +61,7 @@ impl AgentCli for Opencode {
             .arg(prompt)
             .env("OPENCODE_DISABLE_AUTOUPDATE", "1");
         if let Some(url) = invocation.base_url {
-            line = line.env("OPENCODE_CONFIG_CONTENT", provider_config(url, invocation.model)?);
+            line = line.force_env("OPENCODE_CONFIG_CONTENT", provider_config(url, invocation.model)?);
         }
         Ok(line)
     }

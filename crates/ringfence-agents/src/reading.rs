@@ -22,7 +22,7 @@ pub(crate) fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
 
 /// A line that is no part of the CLI's protocol.
 pub(crate) fn plain(stream: Stream, line: &str) -> Vec<Event> {
-    vec![Event::Output { stream, line: line.to_owned() }]
+    vec![Event::Output { stream, text: line.to_owned() }]
 }
 
 pub(crate) fn notice(message: impl Into<String>) -> Vec<Event> {

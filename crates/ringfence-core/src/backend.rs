@@ -33,13 +33,13 @@ pub trait Backend: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// The program is not there.
-    #[error("{program} was not found")]
+    #[error("`{program}` was not found")]
     NotFound {
         /// The program.
         program: String,
     },
     /// The program is there and cannot be executed.
-    #[error("{program} cannot be executed: {why}")]
+    #[error("`{program}` cannot be executed: {why}")]
     NotExecutable {
         /// The program.
         program: String,
@@ -77,7 +77,7 @@ pub trait Sandbox: Send {
 pub enum Happening {
     /// It printed something.
     Output(Stream, Vec<u8>),
-    /// Its first process ended and nothing of it is left.
+    /// Its first process ended, and all that could be ended with it.
     Ended(Exit),
     /// Nothing until the given time.
     Nothing,
@@ -90,8 +90,26 @@ pub struct Exit {
     pub status: ExitStatus,
     /// Processes that were still there then, and were ended.
     pub leftovers: u32,
-    /// Whether it was ended for taking too much memory.
-    pub out_of_memory: bool,
+    /// Processes that could not be ended.
+    pub survivors: u32,
+    /// What the backend itself ended it for, if it did.
+    pub limit: Option<Limit>,
+}
+
+/// What a run can use up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Its time.
+    Time,
+    /// Its memory.
+    Memory,
+}
+
+impl Exit {
+    /// An end with nothing remarkable about it.
+    pub fn plain(status: ExitStatus) -> Self {
+        Self { status, leftovers: 0, survivors: 0, limit: None }
+    }
 }
 
 /// By itself or by a signal.

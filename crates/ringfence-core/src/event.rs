@@ -60,12 +60,12 @@ pub enum Event {
         /// What.
         message: String,
     },
-    /// A line that is not the CLI's protocol.
+    /// Lines that are not the CLI's protocol.
     Output {
-        /// Where it was written.
+        /// Where they were written.
         stream: Stream,
-        /// The line.
-        line: String,
+        /// The lines, without the last line's end.
+        text: String,
     },
     /// The run is over.
     Result(RunResult),

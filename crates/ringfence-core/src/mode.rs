@@ -118,14 +118,6 @@ impl ExecutionEnvironment {
         }
     }
 
-    /// The launch mode that belongs to it.
-    pub fn launch_mode(self) -> LaunchMode {
-        match self {
-            ExecutionEnvironment::Host => LaunchMode::Process,
-            ExecutionEnvironment::Sandbox => LaunchMode::Docker,
-        }
-    }
-
     /// What a mode means for the installation.
     pub fn of(mode: Mode) -> Self {
         if mode.isolates() { ExecutionEnvironment::Sandbox } else { ExecutionEnvironment::Host }

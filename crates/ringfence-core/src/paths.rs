@@ -14,6 +14,9 @@ pub enum BadPath {
     /// It depends on where one stands.
     #[error("{0} is not an absolute path")]
     NotAbsolute(PathBuf),
+    /// It cannot be written into a record.
+    #[error("{} is not valid UTF-8", .0.display())]
+    NotUtf8(PathBuf),
     /// It goes up, so what it names depends on links.
     #[error("{0} contains `..`")]
     GoesUp(PathBuf),
@@ -22,6 +25,9 @@ pub enum BadPath {
 fn checked(path: &Path) -> Result<PathBuf, BadPath> {
     if !path.is_absolute() {
         return Err(BadPath::NotAbsolute(path.to_owned()));
+    }
+    if path.to_str().is_none() {
+        return Err(BadPath::NotUtf8(path.to_owned()));
     }
     if path.components().any(|part| part == Component::ParentDir) {
         return Err(BadPath::GoesUp(path.to_owned()));

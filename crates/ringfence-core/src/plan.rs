@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::capability::{Capabilities, Mechanism, Promise};
-use crate::failure::{Failure, FailureClass};
 use crate::ids::RunId;
 use crate::mode::Mode;
 use crate::paths::PathMapping;
@@ -84,12 +83,6 @@ impl Refusal {
             }
             Refusal::NeedsNetwork { .. } => "use a policy with `network.mode` set to `allow`".into(),
         }
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
-        Failure::new(FailureClass::Refused, refusal.to_string()).with_remedy(refusal.remedy())
     }
 }
 

@@ -12,6 +12,9 @@ pub enum BadUnit {
     /// Not a size in bytes.
     #[error("`{0}` is not a size: write a whole number with b, k, m or g, such as `512m` or `2g`")]
     Memory(String),
+    /// Too little for any program.
+    #[error("`{0}` is below the smallest size, {least}", least = MemorySize::SMALLEST)]
+    TooSmall(String),
     /// Not a number of processors.
     #[error("`{0}` is not a number of cpus: write a number above 0 and up to 1024, such as `1.0` or `2`")]
     Cpus(String),
@@ -28,6 +31,15 @@ pub struct MemorySize(u64);
 impl MemorySize {
     /// The smallest memory limit with which any program starts at all; below it engines refuse as well.
     pub const SMALLEST: MemorySize = MemorySize(6 << 20);
+
+    /// More than any machine has.
+    const LARGEST: u64 = 1 << 50;
+
+    /// A size that a limit on memory can have.
+    pub fn parse_limit(text: &str) -> Result<Self, BadUnit> {
+        let size: Self = text.parse()?;
+        if size < Self::SMALLEST { Err(BadUnit::TooSmall(text.to_owned())) } else { Ok(size) }
+    }
 
     /// So many bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
@@ -55,7 +67,8 @@ impl FromStr for MemorySize {
             return Err(bad());
         }
         let count: u64 = digits.parse().map_err(|_| bad())?;
-        count.checked_mul(scale).filter(|bytes| *bytes > 0).map(Self).ok_or_else(bad)
+        let bytes = count.checked_mul(scale).filter(|bytes| (1..=Self::LARGEST).contains(bytes));
+        bytes.map(Self).ok_or_else(bad)
     }
 }
 
@@ -215,9 +228,18 @@ mod tests {
         assert_eq!("2g".parse::<MemorySize>().unwrap().bytes(), 2 << 30);
         assert_eq!("512M".parse::<MemorySize>().unwrap().to_string(), "512m");
         assert_eq!("1500".parse::<MemorySize>().unwrap().to_string(), "1500b");
-        for bad in
-            ["", "g", "2gb", "-1g", "0", "1.5g", "2 g", "99999999999999999999", "18446744073709551615g"]
-        {
+        for bad in [
+            "",
+            "g",
+            "2gb",
+            "-1g",
+            "0",
+            "1.5g",
+            "2 g",
+            "99999999999999999999",
+            "18446744073709551615g",
+            "18446744073709551615",
+        ] {
             assert!(bad.parse::<MemorySize>().is_err(), "{bad}");
         }
     }
@@ -242,7 +264,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_printed_size_reads_back(bytes in 1u64..=u64::MAX) {
+        fn a_printed_size_reads_back(bytes in 1u64..=1 << 50) {
             let size = MemorySize::from_bytes(bytes);
             prop_assert_eq!(size.to_string().parse::<MemorySize>().unwrap(), size);
         }

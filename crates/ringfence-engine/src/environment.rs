@@ -119,12 +119,24 @@ mod tests {
             !environment(&map(HOST), &policy, cli, &BTreeMap::new()).env.contains_key("ANTHROPIC_API_KEY")
         );
         policy.env.allow = vec!["ANTHROPIC_API_KEY".into(), "AWS_SECRET_ACCESS_KEY".into()];
-        let passed = environment(&map(HOST), &policy, cli, &map(&[("X", "given")]));
-        assert_eq!(
-            passed.secret,
-            ["AWS_SECRET_ACCESS_KEY", "X"],
+        let passed = environment(&map(HOST), &policy, cli, &BTreeMap::new());
+        assert!(passed.env.contains_key("AWS_SECRET_ACCESS_KEY"));
+        assert!(
+            !passed.env.contains_key("ANTHROPIC_API_KEY"),
             "the list names it, the policy keeps it outside"
         );
+    }
+
+    #[test]
+    fn secrets_are_known_by_their_names_and_by_passwords_in_addresses() {
+        let given = map(&[
+            ("GITHUB_TOKEN", "t"),
+            ("DATABASE_URL", "postgres://u:p@h/d"),
+            ("BASE_URL", "http://h"),
+            ("DEBUG", "1"),
+        ]);
+        let passed = environment(&BTreeMap::new(), &Preset::Open.policy(), None, &given);
+        assert_eq!(passed.secret, ["DATABASE_URL", "GITHUB_TOKEN"]);
     }
 
     #[test]

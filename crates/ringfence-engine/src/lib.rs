@@ -4,6 +4,7 @@
 //! the queue take the same way through [`run::run`].
 
 mod cancel;
+mod causes;
 mod clock;
 mod environment;
 mod lines;

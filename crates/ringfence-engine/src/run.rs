@@ -1,6 +1,7 @@
 //! prompt → policy + capabilities → plan → record → sandbox → events → result.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Instant;
 
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
@@ -16,6 +17,7 @@ use ringfence_core::units::Seconds;
 use ringfence_store::runs::{LogLine, OpenRun, Progress, Runs, RunsError};
 
 use crate::cancel::Cancel;
+use crate::causes::causes;
 use crate::environment::environment;
 use crate::redact::Redactor;
 use crate::watch::{Audience, Watch};
@@ -43,6 +45,8 @@ pub struct Job<'a> {
     pub is_root: bool,
     /// What a person should know of it.
     pub notices: Vec<String>,
+    /// What a program reads. Agent CLIs never read anything.
+    pub stdin: Stdin,
 }
 
 /// What runs.
@@ -84,12 +88,12 @@ impl Work<'_> {
     }
 }
 
-/// Who watches a run.
+/// Who watches a run. One who cannot be told any more ends it.
 pub trait Observer {
     /// Something happened.
-    fn event(&mut self, event: &Event);
+    fn event(&mut self, event: &Event) -> io::Result<()>;
     /// The run printed something, as it is.
-    fn raw(&mut self, stream: Stream, bytes: &[u8]);
+    fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
 }
 
 /// Why there is no result. Nothing was started.
@@ -135,36 +139,39 @@ pub fn run(
 ) -> Result<RunResult, RunError> {
     let started = Instant::now();
     let run = clock::new_run_id()?;
-    let (plan, redactor) = plan(job, backend, runs, &run)?;
-    let record = record(job, backend, &plan);
+    let Planned { plan, redactor, notices } = plan(job, backend, runs, &run)?;
+    let record = record(job, backend, &plan, &redactor, &notices);
     let mut open = runs.begin(&record)?;
     let mut watchers = Watchers { open: &mut open, observer };
-    watchers.tell(Event::Started {
-        run: run.clone(),
-        cli: record.cli,
-        mode: record.mode,
-        policy: record.policy,
-    })?;
-    for message in &job.notices {
-        watchers.tell(Event::Notice { message: message.clone() })?;
+    let begin =
+        Event::Started { run: run.clone(), cli: record.cli, mode: record.mode, policy: record.policy };
+    let notices = notices.into_iter().map(|message| Event::Notice { message });
+    let mut told = Ok(());
+    for event in std::iter::once(begin).chain(notices) {
+        told = told.and(watchers.tell(event)?);
     }
-    let mut reader = reader(&job.work);
-    let end = attempt(job, backend, &plan, &redactor, &mut *reader, &mut watchers, cancel);
-    let result = conclude(job, runs, run, end, cancel, started);
-    // The run is over whatever the disk says: a result that cannot be kept is told all the same.
+    let end = match told {
+        Ok(()) => attempt(job, backend, &plan, &redactor, &mut *reader(&job.work), &mut watchers, cancel),
+        Err(error) => End::failed(unread(&error), stopped_code(&unread(&error))),
+    };
+    let result = conclude(job, runs, run, end, cancel, started, &redactor);
+    // The run is over, whatever the disk and the reader say.
     let _ = watchers.tell(Event::Result(result.clone()));
     if let Err(error) = open.end(&result) {
-        observer.event(&Event::Notice { message: format!("the result cannot be kept: {error}") });
+        let message = format!("the result cannot be kept: {}", causes(&error));
+        let _ = observer.event(&Event::Notice { message });
     }
     Ok(result)
 }
 
-fn plan(
-    job: &Job<'_>,
-    backend: &dyn Backend,
-    runs: &Runs,
-    run: &RunId,
-) -> Result<(Plan, Redactor), RunError> {
+/// A plan, and what goes with it.
+struct Planned {
+    plan: Plan,
+    redactor: Redactor,
+    notices: Vec<String>,
+}
+
+fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Result<Planned, RunError> {
     let cli = job.work.cli();
     let mut passed = environment(&job.host_env, &job.policy, cli, &job.given_env);
     if cli.is_some() && !job.given_env.contains_key("TMPDIR") {
@@ -174,6 +181,11 @@ fn plan(
     let line = command_line(job, &passed.env)?;
     for (name, value) in line.env {
         passed.env.entry(name).or_insert(value);
+    }
+    for (name, value) in line.forced_env {
+        if !job.given_env.contains_key(&name) {
+            passed.env.insert(name, value);
+        }
     }
     let needed: Result<Vec<HostRule>, BadHostRule> = match (cli, job.policy.credentials) {
         // Whoever works without credentials does not speak to a model.
@@ -189,15 +201,16 @@ fn plan(
         argv: line.argv,
         env: passed.env,
         workspace: job.workspace.clone(),
-        stdin: if cli.is_some() { Stdin::Empty } else { Stdin::Inherit },
+        stdin: if cli.is_some() { Stdin::Empty } else { job.stdin },
         needed_hosts: needed?,
     };
-    Ok((resolve(request, &backend.capabilities())?, redactor))
+    let notices = job.notices.iter().cloned().chain(line.notices).collect();
+    Ok(Planned { plan: resolve(request, &backend.capabilities())?, redactor, notices })
 }
 
 fn command_line(job: &Job<'_>, env: &BTreeMap<String, String>) -> Result<CommandLine, InvocationError> {
     match &job.work {
-        Work::Program(argv) => Ok(CommandLine { argv: argv.clone(), env: BTreeMap::new() }),
+        Work::Program(argv) => Ok(CommandLine { argv: argv.clone(), ..CommandLine::default() }),
         Work::Agent { cli, prompt, model, base_url, session, command, own_program } => {
             cli.command(&Invocation {
                 prompt,
@@ -220,7 +233,13 @@ fn reader(work: &Work<'_>) -> Box<dyn Reader> {
     }
 }
 
-fn record(job: &Job<'_>, backend: &dyn Backend, plan: &Plan) -> Record {
+fn record(
+    job: &Job<'_>,
+    backend: &dyn Backend,
+    plan: &Plan,
+    redactor: &Redactor,
+    notices: &[String],
+) -> Record {
     let request = &plan.request;
     let mut versions: BTreeMap<String, String> = backend.versions().into_iter().collect();
     versions.insert("ringfence".into(), env!("CARGO_PKG_VERSION").into());
@@ -242,10 +261,10 @@ fn record(job: &Job<'_>, backend: &dyn Backend, plan: &Plan) -> Record {
         mechanisms: plan.mechanisms.clone(),
         versions,
         workspace: request.workspace.clone(),
-        argv: request.argv.clone(),
+        argv: request.argv.iter().map(|word| redactor.clean(word.clone())).collect(),
         env_names: request.env.keys().cloned().collect(),
         continues: job.work.session().cloned(),
-        notices: job.notices.clone(),
+        notices: notices.to_vec(),
     }
 }
 
@@ -255,25 +274,34 @@ struct Watchers<'a> {
 }
 
 impl Watchers<'_> {
-    /// The log first: what was shown can be shown again.
-    fn tell(&mut self, event: Event) -> Result<(), RunsError> {
+    /// The log first: what was shown can be shown again. The inner result is the reader's.
+    fn tell(&mut self, event: Event) -> Result<io::Result<()>, RunsError> {
         let line = LogLine { at_ms: clock::now_ms(), event };
         let kept = self.open.append(&line);
-        self.observer.event(&line.event);
-        kept
+        let shown = self.observer.event(&line.event);
+        kept.map(|()| shown)
     }
+}
+
+/// Why a run ends whose output nobody takes.
+fn unread(error: &io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::new(FailureClass::Cancelled, "nobody reads the output any more");
+    }
+    Failure::new(FailureClass::Unknown, format!("the output cannot be written: {error}"))
 }
 
 impl Audience for Watchers<'_> {
     fn event(&mut self, event: Event) -> Result<(), Failure> {
-        self.tell(event).map_err(|error| {
-            Failure::new(FailureClass::Unknown, format!("the log cannot be kept: {error}"))
+        let shown = self.tell(event).map_err(|error| {
+            Failure::new(FailureClass::Unknown, format!("the log cannot be kept: {}", causes(&error)))
                 .with_remedy("free some space on the disk of the state directory")
-        })
+        })?;
+        shown.map_err(|error| unread(&error))
     }
 
-    fn raw(&mut self, stream: Stream, bytes: &[u8]) {
-        self.observer.raw(stream, bytes);
+    fn raw(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
+        self.observer.raw(stream, bytes).map_err(|error| unread(&error))
     }
 }
 
@@ -298,6 +326,7 @@ mod exit_code {
     pub(super) const NOT_EXECUTABLE: u8 = 126;
     pub(super) const NOT_FOUND: u8 = 127;
     pub(super) const INTERRUPTED: u8 = 130;
+    pub(super) const UNREAD: u8 = 141;
 }
 
 fn attempt(
@@ -323,12 +352,18 @@ fn attempt(
     };
     let watched = match watch.follow(&mut *sandbox) {
         Ok(watched) => watched,
-        Err(failure) => return End::failed(failure, exit_code::RUNTIME),
+        Err(failure) => return End::failed(failure.clone(), stopped_code(&failure)),
     };
     let mut outcome = reader.finish(watched.exit.status, clock::now_ms() / 1000);
-    if watched.exit.out_of_memory {
-        let failure = Failure::new(FailureClass::OutOfMemory, "the run took more memory than it may")
-            .with_remedy("give it more with --memory");
+    if watched.exit.survivors > 0 && outcome.failure.is_none() {
+        let count = watched.exit.survivors;
+        let failure = Failure::new(
+            FailureClass::Unknown,
+            format!("{count} processes of the run could not be ended"),
+        )
+        .with_remedy(
+            "they have more rights than ringfence has, or hang in the kernel; look for them with `ps`",
+        );
         outcome.failure = Some(failure);
     }
     let mut exit_code = match watched.exit.status {
@@ -337,16 +372,24 @@ fn attempt(
         ExitStatus::Signal(signal) => 128u8.saturating_add(signal),
     };
     if let Some(failure) = watched.ended_for {
-        exit_code =
-            if failure.class == FailureClass::Timeout { exit_code::TIMEOUT } else { exit_code::RUNTIME };
+        exit_code = stopped_code(&failure);
         outcome.failure = Some(failure);
     }
     End { outcome, exit_code, leftovers: watched.exit.leftovers }
 }
 
+/// The code of a run that the engine ended.
+fn stopped_code(failure: &Failure) -> u8 {
+    match failure.class {
+        FailureClass::Timeout => exit_code::TIMEOUT,
+        FailureClass::Cancelled => exit_code::UNREAD,
+        _ => exit_code::RUNTIME,
+    }
+}
+
 fn not_launched(job: &Job<'_>, error: &LaunchError) -> End {
     let mut failure = error.failure();
-    if failure.remedy.is_none() {
+    if !matches!(error, LaunchError::Runtime(_)) {
         failure.remedy = job.work.cli().map(|cli| cli.install().to_owned());
     }
     let code = match error {
@@ -364,14 +407,19 @@ fn conclude(
     end: End,
     cancel: &Cancel,
     started: Instant,
+    redactor: &Redactor,
 ) -> RunResult {
     let End { mut outcome, mut exit_code, leftovers } = end;
-    let mut status = if outcome.failure.is_some() { RunStatus::Failed } else { RunStatus::Success };
-    if cancel.requested() && outcome.failure.is_some() {
-        status = RunStatus::Cancelled;
+    if cancel.requested() {
+        // Whatever it made of the wish: a run that was told to end did not do its work.
         exit_code = exit_code::INTERRUPTED;
         outcome.failure = Some(Failure::new(FailureClass::Cancelled, "the run was cancelled"));
     }
+    let status = match &outcome.failure {
+        None => RunStatus::Success,
+        Some(failure) if failure.class == FailureClass::Cancelled => RunStatus::Cancelled,
+        Some(_) => RunStatus::Failed,
+    };
     let session_usage = outcome.usage_of_session.then_some(outcome.usage);
     let before = match (session_usage, &outcome.session) {
         (Some(_), Some(session)) if job.work.session() == Some(session) => usage_before(runs, session, &run),
@@ -381,13 +429,13 @@ fn conclude(
         run,
         status,
         exit_code,
-        text: outcome.text,
+        text: redactor.clean(outcome.text),
         session: outcome.session,
         usage: before.map_or(outcome.usage, |before| outcome.usage.since(before)),
         session_usage,
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         leftover_processes: leftovers,
-        failure: outcome.failure,
+        failure: outcome.failure.map(|failure| redactor.clean_failure(failure)),
     }
 }
 

@@ -18,5 +18,7 @@ fn locate(program: &str, path: &str) -> Option<PathBuf> {
 
 fn package_version(file: &Path) -> Option<String> {
     let package: Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+    // Any directory above may hold some package; only one with programs can be the program's own.
+    package.get("bin")?;
     Some(format!("{} {}", package.get("name")?.as_str()?, package.get("version")?.as_str()?))
 }

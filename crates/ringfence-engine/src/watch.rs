@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ringfence_agents::Reader;
-use ringfence_core::backend::{Exit, Happening, Sandbox, Stop};
+use ringfence_core::backend::{Exit, Happening, Limit, Sandbox, Stop};
 use ringfence_core::event::{Event, Stream};
 use ringfence_core::failure::{Disposition, Failure, FailureClass};
 use ringfence_core::policy::Limits;
@@ -14,13 +14,13 @@ use crate::redact::Redactor;
 
 /// How long a run gets to end by itself once it was asked to.
 const GRACE: Duration = Duration::from_secs(5);
-/// A time that never comes, for a wait without an end of its own.
-const FOREVER: Duration = Duration::from_secs(Seconds::LONGEST);
+/// How long a mode gets to end a run that was to be killed.
+const LAST_GRACE: Duration = Duration::from_secs(8);
 
 /// Who is told of what happens while it happens.
 pub(crate) trait Audience {
     fn event(&mut self, event: Event) -> Result<(), Failure>;
-    fn raw(&mut self, stream: Stream, bytes: &[u8]);
+    fn raw(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), Failure>;
 }
 
 /// The end of a watched run.
@@ -52,11 +52,10 @@ struct State {
 
 impl Watch<'_> {
     pub(crate) fn follow(&mut self, sandbox: &mut dyn Sandbox) -> Result<Watched, Failure> {
-        let started = Instant::now();
         let mut state = State {
             lines: Lines::default(),
             printed: 0,
-            deadline: started + self.limits.timeout_seconds.duration(),
+            deadline: Instant::now() + self.limits.timeout_seconds.duration(),
             stalled_since: None,
             ending: None,
             killed: false,
@@ -65,22 +64,23 @@ impl Watch<'_> {
             match sandbox.next(self.next_look(&state))? {
                 Happening::Output(stream, bytes) => self.output(&mut state, stream, &bytes),
                 Happening::Ended(exit) => {
-                    for (stream, line) in state.lines.rest() {
-                        let failed = self.line(stream, line);
-                        state.ending = state.ending.or(failed.err().map(|failure| (failure, started)));
-                    }
+                    let rest = state.lines.rest();
+                    self.lines(&mut state, &rest);
+                    self.name_the_limit(&mut state, exit);
                     return Ok(Watched { exit, ended_for: state.ending.map(|(failure, _)| failure) });
                 }
                 Happening::Nothing => {}
             }
-            self.enforce(&mut state, sandbox);
+            if let Some(failure) = self.enforce(&mut state, sandbox) {
+                return Err(failure);
+            }
         }
     }
 
     /// When there is something to do even if nothing happens.
     fn next_look(&self, state: &State) -> Instant {
         match &state.ending {
-            Some(_) if state.killed => Instant::now() + FOREVER,
+            Some((_, kill_at)) if state.killed => *kill_at + LAST_GRACE,
             Some((_, kill_at)) => *kill_at,
             None => {
                 let patience = state.stalled_since.map(|since| since + self.patience.duration());
@@ -99,30 +99,47 @@ impl Watch<'_> {
             });
             return;
         }
-        self.audience.raw(stream, bytes);
-        for line in state.lines.feed(stream, bytes) {
-            if let Err(failure) = self.line(stream, line) {
+        if let Err(failure) = self.audience.raw(stream, bytes) {
+            end(state, || failure);
+        }
+        let lines: Vec<_> = state.lines.feed(stream, bytes).into_iter().map(|line| (stream, line)).collect();
+        self.lines(state, &lines);
+    }
+
+    fn lines(&mut self, state: &mut State, lines: &[(Stream, String)]) {
+        let events = lines.iter().flat_map(|(stream, line)| self.reader.line(*stream, line)).collect();
+        for event in joined(events) {
+            if let Err(failure) = self.audience.event(self.redactor.clean_event(event)) {
                 end(state, || failure);
             }
         }
     }
 
-    fn line(&mut self, stream: Stream, line: String) -> Result<(), Failure> {
-        let line = self.redactor.clean(line);
-        self.reader.line(stream, &line).into_iter().try_for_each(|event| self.audience.event(event))
+    /// A limit that the mode itself enforced is the reason, unless there was one before.
+    fn name_the_limit(&self, state: &mut State, exit: Exit) {
+        match exit.limit {
+            Some(Limit::Time) => end(state, || self.too_long()),
+            Some(Limit::Memory) => end(state, || {
+                Failure::new(FailureClass::OutOfMemory, "the run took more memory than it may")
+                    .with_remedy("give it more with --memory")
+            }),
+            None => {}
+        }
     }
 
-    /// Ends what has to end.
-    fn enforce(&mut self, state: &mut State, sandbox: &dyn Sandbox) {
+    fn too_long(&self) -> Failure {
+        let limit = self.limits.timeout_seconds;
+        Failure::new(FailureClass::Timeout, format!("the run took longer than {limit}"))
+            .with_remedy("give it more time with --timeout, or make the task smaller")
+    }
+
+    /// Ends what has to end. A failure means that even killing does not.
+    fn enforce(&mut self, state: &mut State, sandbox: &dyn Sandbox) -> Option<Failure> {
         let now = Instant::now();
         let asked_before = state.ending.is_some();
         self.look_at_stall(state, now);
         if now >= state.deadline {
-            let limit = self.limits.timeout_seconds;
-            end(state, || {
-                Failure::new(FailureClass::Timeout, format!("the run took longer than {limit}"))
-                    .with_remedy("give it more time with --timeout, or make the task smaller")
-            });
+            end(state, || self.too_long());
         }
         match &state.ending {
             Some(_) if !asked_before => sandbox.stopper().stop(Stop::Terminate),
@@ -130,8 +147,12 @@ impl Watch<'_> {
                 state.killed = true;
                 sandbox.stopper().stop(Stop::Kill);
             }
+            Some((failure, kill_at)) if state.killed && now >= *kill_at + LAST_GRACE => {
+                return Some(failure.clone());
+            }
             _ => {}
         }
+        None
     }
 
     /// A CLI that retries what cannot help, or for longer than anyone should wait, is ended for its own reason.
@@ -153,4 +174,21 @@ fn end(state: &mut State, why: impl FnOnce() -> Failure) {
     if state.ending.is_none() {
         state.ending = Some((why(), Instant::now() + GRACE));
     }
+}
+
+/// Lines of plain output that came together are one event: a log line for each would be many times their size.
+fn joined(events: Vec<Event>) -> Vec<Event> {
+    let mut joined: Vec<Event> = Vec::with_capacity(events.len());
+    for event in events {
+        match (joined.last_mut(), event) {
+            (Some(Event::Output { stream, text }), Event::Output { stream: of, text: more })
+                if *stream == of =>
+            {
+                text.push('\n');
+                text.push_str(&more);
+            }
+            (_, event) => joined.push(event),
+        }
+    }
+    joined
 }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ringfence_backends::fake::{Act, Fake};
-use ringfence_core::backend::{Exit, ExitStatus, LaunchError, Stop};
+use ringfence_core::backend::{Exit, ExitStatus, LaunchError, Limit, Stop};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
+use ringfence_core::plan::Stdin;
 use ringfence_core::policy::{NetworkMode, Policy, Preset};
 use ringfence_core::units::{MemorySize, Seconds};
 use ringfence_engine::{Cancel, Job, Observer, RunError, Work, run};
@@ -19,10 +20,13 @@ use ringfence_store::runs::{Progress, Runs};
 struct Seen(Vec<Event>);
 
 impl Observer for Seen {
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &Event) -> std::io::Result<()> {
         self.0.push(event.clone());
+        Ok(())
     }
-    fn raw(&mut self, _: Stream, _: &[u8]) {}
+    fn raw(&mut self, _: Stream, _: &[u8]) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 struct Scene {
@@ -69,6 +73,7 @@ impl Scene {
             patience: Seconds::new(1).unwrap(),
             is_root: false,
             notices: Vec::new(),
+            stdin: Stdin::Empty,
         };
         let mut seen = Seen(Vec::new());
         let result = run(&job, fake, &Runs::new(self.state.path()), &mut seen, &self.cancel)?;
@@ -85,7 +90,7 @@ fn print(line: &str) -> Act {
 }
 
 fn end(code: u8) -> Act {
-    Act::End(Exit { status: ExitStatus::Code(code), leftovers: 0, out_of_memory: false })
+    Act::End(Exit::plain(ExitStatus::Code(code)))
 }
 
 const STARTED: &str = r#"{"type":"thread.started","thread_id":"t1"}"#;
@@ -189,9 +194,9 @@ fn too_much_output_ends_the_run() {
 
 #[test]
 fn running_out_of_memory_is_its_own_class() {
-    let exit = Exit { status: ExitStatus::Signal(9), leftovers: 0, out_of_memory: true };
+    let exit = Exit { limit: Some(Limit::Memory), ..Exit::plain(ExitStatus::Signal(9)) };
     let (result, _) = Scene::new().play(vec![Act::End(exit)]);
-    assert_eq!((result.exit_code, class(&result)), (137, FailureClass::OutOfMemory));
+    assert_eq!((result.exit_code, class(&result)), (125, FailureClass::OutOfMemory));
 }
 
 #[test]
@@ -212,7 +217,8 @@ fn a_program_that_is_not_there_has_its_own_code_and_its_remedy() {
         let fake = Fake::new(Mode::Docker, scene.keeps_all(), Vec::new()).failing(error);
         let (result, _) = scene.run_on(&fake).unwrap();
         assert_eq!((result.exit_code, result.status), (code, RunStatus::Failed));
-        assert!(result.failure.unwrap().remedy.unwrap().contains("npm install"));
+        let remedy = result.failure.unwrap().remedy;
+        assert_eq!(remedy.is_some_and(|remedy| remedy.contains("npm install")), code != 125);
     }
 }
 

@@ -1,15 +1,15 @@
-//! All processes that descend from this one, and how to end them.
+//! All processes that descend from one, and how to end them.
 //!
 //! The gate is a subreaper: whoever is orphaned below it becomes its child. So as long as anything of the run lives,
 //! there is a child to wait for, and "no child left" means that nothing is left, whatever sessions, groups or double
 //! forks were used to get away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, pidfd_open, pidfd_send_signal, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open, pidfd_send_signal, wait,
 };
 
 use crate::wire::Status;
@@ -43,66 +43,123 @@ fn status_of(status: WaitStatus) -> Status {
     }
 }
 
-/// Sends a signal to every descendant. Returns how many there were.
-pub(crate) fn signal_all(signal: Signal) -> io::Result<u32> {
-    let parents = living()?;
-    let mut count = 0;
-    for pid in descendants(&parents, getpid().as_raw_nonzero().get()) {
-        let Some(target) = Pid::from_raw(pid) else { continue };
-        // The descriptor pins the process: if the number was taken over by a stranger in between, the parent differs.
-        let Ok(handle) = pidfd_open(target, PidfdFlags::empty()) else { continue };
-        if parent_of(pid).is_some_and(|parent| parents.contains_key(&parent))
-            && pidfd_send_signal(&handle, signal).is_ok()
-        {
-            count += 1;
-        }
-    }
-    Ok(count)
+/// A process, as far as families are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) parent: i32,
+    pub(crate) session: i32,
+    /// It has ended and only waits to be reaped.
+    pub(crate) ended: bool,
 }
 
-/// The living processes with their parents. A process that has ended and waits to be reaped is not living.
-fn living() -> io::Result<BTreeMap<i32, i32>> {
-    let mut parents = BTreeMap::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        if let Some(pid) = name.to_str().and_then(|name| name.parse().ok())
-            && let Some(parent) = parent_of(pid)
-        {
-            parents.insert(pid, parent);
+/// The processes of the machine at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Census(BTreeMap<i32, Member>);
+
+impl Census {
+    pub(crate) fn take() -> io::Result<Self> {
+        let mut members = BTreeMap::new();
+        for entry in fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            if let Some(pid) = name.to_str().and_then(|name| name.parse().ok())
+                && let Some(member) = look_at(pid)
+            {
+                members.insert(pid, member);
+            }
         }
+        Ok(Self(members))
     }
-    Ok(parents)
+
+    /// Everyone below a process.
+    pub(crate) fn below(&self, root: i32) -> Vec<i32> {
+        let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+        for (pid, member) in &self.0 {
+            children.entry(member.parent).or_default().push(*pid);
+        }
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(parent) = found.get(next) {
+            found.extend(children.get(parent).into_iter().flatten().copied());
+            next += 1;
+        }
+        found.split_off(1)
+    }
+
+    /// The children of a process that belong to another session.
+    pub(crate) fn strangers(&self, parent: i32, session: i32) -> impl Iterator<Item = i32> + '_ {
+        self.0
+            .iter()
+            .filter(move |(_, member)| member.parent == parent && member.session != session)
+            .map(|(pid, _)| *pid)
+    }
+
+    pub(crate) fn lives(&self, pid: i32) -> bool {
+        self.0.get(&pid).is_some_and(|member| !member.ended)
+    }
+
+    /// Sends a signal to each of these. Returns how many of them live.
+    ///
+    /// Also to those that look ended: a process whose first thread has gone looks so while its others work on.
+    pub(crate) fn signal(&self, pids: &[i32], root: i32, signal: Signal) -> u32 {
+        let family: BTreeSet<i32> = pids.iter().copied().chain([root]).collect();
+        let mut living = 0;
+        for pid in pids {
+            let Some(target) = Pid::from_raw(*pid) else { continue };
+            // The descriptor pins the process: if the number was taken over by a stranger in between, its parent is
+            // not of this family.
+            let Ok(handle) = pidfd_open(target, PidfdFlags::empty()) else { continue };
+            let of_family = look_at(*pid).is_some_and(|member| family.contains(&member.parent));
+            if of_family && pidfd_send_signal(&handle, signal).is_ok() && self.lives(*pid) {
+                living += 1;
+            }
+        }
+        living
+    }
+
+    /// Bytes of memory that the living of these hold. Shared memory counts for each that has it.
+    pub(crate) fn memory(&self, pids: &[i32]) -> u64 {
+        pids.iter().filter(|pid| self.lives(**pid)).map(|pid| memory_of(*pid)).sum()
+    }
 }
 
-fn parent_of(pid: i32) -> Option<i32> {
+fn look_at(pid: i32) -> Option<Member> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, also parentheses.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    (state != "Z" && state != "X").then_some(parent)
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
+    let gone = matches!(*fields.first()?, "Z" | "X");
+    Some(Member { parent: number(1)?, session: number(3)?, ended: gone && number(17)? <= 1 })
 }
 
-fn descendants(parents: &BTreeMap<i32, i32>, root: i32) -> Vec<i32> {
-    let mut found = vec![root];
-    let mut next = 0;
-    while next < found.len() {
-        let parent = found[next];
-        found.extend(parents.iter().filter(|(_, of)| **of == parent).map(|(pid, _)| *pid));
-        next += 1;
-    }
-    found.split_off(1)
+fn memory_of(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kilobytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    (kilobytes("RssAnon:").unwrap_or(0) + kilobytes("RssShmem:").unwrap_or(0)) << 10
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::descendants;
+    use super::{Census, Member};
 
     #[test]
     fn descendants_are_found_over_generations_and_nobody_else_is() {
-        let parents = BTreeMap::from([(1, 0), (10, 1), (11, 10), (12, 11), (20, 1), (21, 20)]);
-        assert_eq!(descendants(&parents, 10), vec![11, 12]);
+        let members = [(1, 0), (10, 1), (11, 10), (12, 11), (20, 1), (21, 20)];
+        let member = |parent| Member { parent, session: 1, ended: false };
+        let census = Census(BTreeMap::from(members.map(|(pid, parent)| (pid, member(parent)))));
+        assert_eq!(census.below(10), vec![11, 12]);
+    }
+
+    #[test]
+    fn this_very_process_is_found_with_its_parent_and_its_memory() {
+        let census = Census::take().unwrap();
+        let me = std::process::id() as i32;
+        let parent = std::os::unix::process::parent_id() as i32;
+        assert!(census.lives(me) && census.below(parent).contains(&me));
+        assert!(census.memory(&[me]) > 100_000);
     }
 }

@@ -9,9 +9,11 @@
 mod family;
 mod spawn;
 mod supervise;
+mod sweep;
 mod wire;
 
 pub use supervise::{GateError, run};
+pub use sweep::{adopt, sweep};
 pub use wire::{
-    Order, Report, Signal, Spec, StartProblem, Status, WireError, read_frame, send_start, write_frame,
+    Limit, Order, Report, Signal, Spec, StartProblem, Status, WireError, read_frame, send_start, write_frame,
 };

@@ -1,12 +1,14 @@
 //! The gate as a program of its own. The `ringfence` binary carries the same code for modes that share its file system.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match ringfence_gate::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ringfence-gate: {error}");
+            // Standard error may be closed; the host learns of it by the end of the socket.
+            let _ = writeln!(std::io::stderr(), "ringfence-gate: {error}");
             ExitCode::from(125)
         }
     }

@@ -15,18 +15,18 @@ pub(crate) fn spawn(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Pid> {
     let mut command = Command::new(program);
     command.args(args).current_dir(&spec.cwd);
     command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
-    let data_limit = spec.data_limit;
+    let memory_limit = spec.memory_limit;
     // SAFETY: between fork and exec only system calls are made; nothing allocates, locks or unwinds.
-    unsafe { command.pre_exec(move || prepare(data_limit)) };
+    unsafe { command.pre_exec(move || prepare(memory_limit)) };
     let child = command.spawn()?;
     i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn prepare(data_limit: Option<u64>) -> io::Result<()> {
+fn prepare(memory_limit: Option<u64>) -> io::Result<()> {
     setsid()?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
     limit(Resource::Core, 0)?;
-    if let Some(bytes) = data_limit {
+    if let Some(bytes) = memory_limit {
         limit(Resource::Data, bytes)?;
     }
     close_other_descriptors()

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   waiting for Start ──▶ running ──(program ended)──▶ ending: TERM, a grace, KILL ──▶ Ended
-//!                            │ host gone, or KILL asked for ▲
-//!                            └──────────────────────────────┘ without the grace
+//!                            │ host gone, KILL asked for, time or memory used up  ▲
+//!                            └────────────────────────────────────────────────────┘ without the grace
 //! ```
 
 use std::io::{self, Read};
@@ -14,18 +14,23 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use rustix::process::{Pid, Signal as Unix, set_child_subreaper, setsid};
+use rustix::process::{Pid, Signal as Unix, getpid, set_child_subreaper, setsid};
 
-use crate::family::{Reaped, reap, signal_all};
+use crate::family::{Census, Reaped, reap};
 use crate::spawn::{problem, spawn};
-use crate::wire::{Order, Report, Signal, Spec, Status, WireError, read_frame, write_frame};
+use crate::wire::{Limit, Order, Report, Signal, Spec, Status, WireError, read_frame, write_frame};
 
 /// How long those who are left behind get to end by themselves.
 const GRACE: Duration = Duration::from_secs(1);
 /// How often to look again for processes that were born while others were being ended.
 const AGAIN: Duration = Duration::from_millis(20);
+/// How long to go on killing before those who cannot be killed are reported. Only a process with more rights than
+/// the gate, or one stuck in the kernel, lasts so long.
+const KILLING: Duration = Duration::from_secs(5);
+/// How often memory is looked at, if it is bounded.
+const MEMORY_LOOK: Duration = Duration::from_millis(100);
 
-/// Why the gate gave up. Whatever it had started has been ended.
+/// Why the gate gave up. The host is told by the end of the socket, and ends what is left.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
     /// The system refused something that the gate cannot work without.
@@ -44,7 +49,7 @@ pub fn run() -> Result<(), GateError> {
     let Some((spec, stdin)) = receive_start(&host)? else { return Ok(()) };
     // Already leading a session is fine: that is all that is wanted.
     let _ = setsid();
-    set_child_subreaper(Some(rustix::process::getpid())).map_err(system("adopt orphans"))?;
+    set_child_subreaper(Some(getpid())).map_err(system("adopt orphans"))?;
     let deaths = signal_pipe(&[signal_hook::consts::SIGCHLD])?;
     let ends = signal_pipe(&[
         signal_hook::consts::SIGTERM,
@@ -59,11 +64,13 @@ pub fn run() -> Result<(), GateError> {
             )?;
             Ok(())
         }
-        Ok(pid) => {
-            let mut watch = Watch { host, deaths, ends, program: pid, status: None };
+        Ok(program) => {
             // A host that is gone cannot be told; the loop notices by itself.
             let _ =
-                write_frame(&watch.host, &Report::Started { pid: pid.as_raw_nonzero().get().unsigned_abs() });
+                write_frame(&host, &Report::Started { pid: program.as_raw_nonzero().get().unsigned_abs() });
+            let deadline = spec.lifetime_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+            let watch =
+                Watch { host, deaths, ends, program, deadline, memory: spec.memory_limit, status: None };
             watch.until_nothing_is_left()
         }
     }
@@ -106,6 +113,10 @@ struct Watch {
     deaths: UnixStream,
     ends: UnixStream,
     program: Pid,
+    /// When the run is over, whatever the host does meanwhile.
+    deadline: Option<Instant>,
+    /// Bytes that all processes together may hold.
+    memory: Option<u64>,
     status: Option<Status>,
 }
 
@@ -116,64 +127,99 @@ enum Wake {
     Time,
 }
 
+/// How a run was brought to its end.
+#[derive(Default)]
+struct Ending {
+    leftovers: u32,
+    limit: Option<Limit>,
+}
+
 impl Watch {
-    fn until_nothing_is_left(&mut self) -> Result<(), GateError> {
+    fn until_nothing_is_left(mut self) -> Result<(), GateError> {
         let mut left = self.reap()?;
         while self.status.is_none() {
-            match self.wait(None)? {
+            match self.wait(self.next_look())? {
                 Wake::Death => left = self.reap()?,
                 Wake::HostSpoke => match read_frame::<Order>(&self.host) {
                     Ok(Some(Order::Signal(Signal::Interrupt))) => drop(self.signal(Unix::INT)?),
                     Ok(Some(Order::Signal(Signal::Terminate))) => drop(self.signal(Unix::TERM)?),
                     Ok(Some(Order::Signal(Signal::Kill)) | Some(Order::Start(_)) | None) | Err(_) => {
-                        return self.kill_all(0);
+                        return self.kill_all(Ending::default());
                     }
                 },
-                Wake::AskedToEnd => return self.kill_all(0),
-                Wake::Time => {}
+                Wake::AskedToEnd => return self.kill_all(Ending::default()),
+                Wake::Time => {
+                    if let Some(limit) = self.used_up()? {
+                        return self.kill_all(Ending { leftovers: 0, limit: Some(limit) });
+                    }
+                }
             }
         }
         match left {
-            Reaped::NoneLeft => self.report(0),
+            Reaped::NoneLeft => self.report(&Ending::default(), 0),
             Reaped::SomeLeft => self.end_leftovers(),
         }
     }
 
-    fn end_leftovers(&mut self) -> Result<(), GateError> {
-        let leftovers = self.signal(Unix::TERM)?;
+    /// How long to wait if nothing happens; without limits, for ever.
+    fn next_look(&self) -> Option<Duration> {
+        let time = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let memory = self.memory.map(|_| MEMORY_LOOK);
+        time.into_iter().chain(memory).min()
+    }
+
+    /// The limit that was passed, if one was.
+    fn used_up(&self) -> Result<Option<Limit>, GateError> {
+        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Ok(Some(Limit::Time));
+        }
+        let Some(most) = self.memory else { return Ok(None) };
+        let census = take_census()?;
+        Ok((census.memory(&census.below(me())) > most).then_some(Limit::Memory))
+    }
+
+    fn end_leftovers(mut self) -> Result<(), GateError> {
+        let ending = Ending { leftovers: self.signal(Unix::TERM)?, limit: None };
         let deadline = Instant::now() + GRACE;
         while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
             if let Reaped::NoneLeft = self.reap()? {
-                return self.report(leftovers);
+                return self.report(&ending, 0);
             }
             match self.wait(Some(rest))? {
                 Wake::Death | Wake::Time => {}
                 Wake::HostSpoke | Wake::AskedToEnd => break,
             }
         }
-        self.kill_all(leftovers)
+        self.kill_all(ending)
     }
 
-    fn kill_all(&mut self, leftovers: u32) -> Result<(), GateError> {
+    fn kill_all(mut self, ending: Ending) -> Result<(), GateError> {
+        let deadline = Instant::now() + KILLING;
         loop {
-            self.signal(Unix::KILL)?;
+            let living = self.signal(Unix::KILL)?;
             if let Reaped::NoneLeft = self.reap()? {
-                return self.report(leftovers);
+                return self.report(&ending, 0);
+            }
+            if Instant::now() >= deadline {
+                return self.report(&ending, living.max(1));
             }
             // Only deaths matter now; the host's socket may be closed and would wake this loop without end.
-            self.wait_for_death(AGAIN)?;
+            poll_until(&mut [PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN)], Some(AGAIN))?;
+            drain(&mut self.deaths);
         }
     }
 
     /// The host may be gone; then there is nobody to tell.
-    fn report(&self, leftovers: u32) -> Result<(), GateError> {
+    fn report(&self, ending: &Ending, survivors: u32) -> Result<(), GateError> {
         let status = self.status.unwrap_or(Status::Signal(9));
-        let _ = write_frame(&self.host, &Report::Ended { status, leftovers });
+        let Ending { leftovers, limit } = *ending;
+        let _ = write_frame(&self.host, &Report::Ended { status, leftovers, survivors, limit });
         Ok(())
     }
 
     fn signal(&self, signal: Unix) -> Result<u32, GateError> {
-        signal_all(signal).map_err(|error| GateError::System("look for its processes", error))
+        let census = take_census()?;
+        Ok(census.signal(&census.below(me()), me(), signal))
     }
 
     fn reap(&mut self) -> Result<Reaped, GateError> {
@@ -207,12 +253,14 @@ impl Watch {
             _ => Wake::Time,
         })
     }
+}
 
-    fn wait_for_death(&mut self, most: Duration) -> Result<(), GateError> {
-        poll_until(&mut [PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN)], Some(most))?;
-        drain(&mut self.deaths);
-        Ok(())
-    }
+fn me() -> i32 {
+    getpid().as_raw_nonzero().get()
+}
+
+fn take_census() -> Result<Census, GateError> {
+    Census::take().map_err(|error| GateError::System("look for its processes", error))
 }
 
 fn poll_until(watched: &mut [PollFd<'_>], most: Option<Duration>) -> Result<(), GateError> {

@@ -29,8 +29,10 @@ pub struct Spec {
     pub argv: Vec<String>,
     /// Where it starts.
     pub cwd: PathBuf,
-    /// Bytes of private memory that each process may have.
-    pub data_limit: Option<u64>,
+    /// Bytes of memory that all processes together may hold, and each may ask for.
+    pub memory_limit: Option<u64>,
+    /// After this time the gate ends everything by itself, also when the host is stopped or stuck.
+    pub lifetime_ms: Option<u64>,
     /// Whether a descriptor comes along, to be its standard input.
     pub stdin: bool,
 }
@@ -38,7 +40,6 @@ pub struct Spec {
 /// The signals that the host asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names say it")]
 pub enum Signal {
     Interrupt,
     Terminate,
@@ -61,13 +62,25 @@ pub enum Report {
         /// The system's words.
         message: String,
     },
-    /// It ended and nothing of it is left. The last report.
+    /// It ended, and all that could be ended with it. The last report.
     Ended {
         /// How.
         status: Status,
         /// Processes that were still there then, and were ended.
         leftovers: u32,
+        /// Processes that could not be ended.
+        survivors: u32,
+        /// The limit for which the gate ended it, if it did.
+        limit: Option<Limit>,
     },
+}
+
+/// What a run can use up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    Time,
+    Memory,
 }
 
 /// Why a program cannot be started.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence_gate::{
-    Order, Report, Signal, Spec, StartProblem, Status, read_frame, send_start, write_frame,
+    Limit, Order, Report, Signal, Spec, StartProblem, Status, read_frame, send_start, write_frame,
 };
 
 struct Gate {
@@ -24,6 +24,10 @@ impl Gate {
     }
 
     fn start_argv(argv: &[&str], cwd: &Path) -> Self {
+        Self::start_limited(argv, cwd, None, None)
+    }
+
+    fn start_limited(argv: &[&str], cwd: &Path, memory_limit: Option<u64>, lifetime_ms: Option<u64>) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_ringfence-gate"))
             .stdin(OwnedFd::from(theirs))
@@ -31,7 +35,8 @@ impl Gate {
             .spawn()
             .unwrap();
         let argv = argv.iter().map(ToString::to_string).collect();
-        send_start(&ours, Spec { argv, cwd: cwd.to_owned(), data_limit: None, stdin: false }, None).unwrap();
+        send_start(&ours, Spec { argv, cwd: cwd.to_owned(), memory_limit, lifetime_ms, stdin: false }, None)
+            .unwrap();
         Self { process, socket: ours }
     }
 
@@ -49,6 +54,14 @@ impl Gate {
 /// Whether a process that was told to write its number into a file lives.
 fn lives(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn wait_until(mut come: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !come() {
+        assert!(Instant::now() < deadline, "it never came");
+        std::thread::yield_now();
+    }
 }
 
 fn pid_in(file: &Path) -> u32 {
@@ -70,7 +83,10 @@ fn the_exit_code_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let gate = Gate::start("exit 7", dir.path());
     assert!(matches!(gate.report(), Report::Started { .. }));
-    assert_eq!(gate.report(), Report::Ended { status: Status::Code(7), leftovers: 0 });
+    assert_eq!(
+        gate.report(),
+        Report::Ended { status: Status::Code(7), leftovers: 0, survivors: 0, limit: None }
+    );
 }
 
 #[test]
@@ -78,7 +94,10 @@ fn a_signal_comes_back_as_a_signal() {
     let dir = tempfile::tempdir().unwrap();
     let gate = Gate::start("kill -9 $$", dir.path());
     gate.report();
-    assert_eq!(gate.report(), Report::Ended { status: Status::Signal(9), leftovers: 0 });
+    assert_eq!(
+        gate.report(),
+        Report::Ended { status: Status::Signal(9), leftovers: 0, survivors: 0, limit: None }
+    );
 }
 
 #[test]
@@ -101,7 +120,7 @@ fn a_daemon_does_not_outlive_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let gate = Gate::start(&format!("{DAEMON} while [ ! -s daemon.pid ]; do :; done"), dir.path());
     gate.report();
-    let Report::Ended { status, leftovers } = gate.report() else { panic!() };
+    let Report::Ended { status, leftovers, .. } = gate.report() else { panic!() };
     assert_eq!(status, Status::Code(0));
     assert!(leftovers >= 1);
     assert!(!lives(pid_in(&dir.path().join("daemon.pid"))));
@@ -117,6 +136,57 @@ fn a_daemon_does_not_outlive_a_killed_host() {
     gate.socket.shutdown(std::net::Shutdown::Both).unwrap();
     assert!(gate.process.wait().unwrap().success());
     assert!(!lives(daemon));
+}
+
+/// The first thread of a process may end before the others: it then looks like a zombie and is none.
+#[test]
+fn a_process_whose_first_thread_is_gone_is_ended_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let code = "import ctypes, os, threading, time
+threading.Thread(target=lambda: time.sleep(1000)).start()
+open('it.pid', 'w').write(str(os.getpid()))
+ctypes.CDLL(None).pthread_exit(None)";
+    let gate = Gate::start_argv(&["/usr/bin/env", "python3", "-c", code], dir.path());
+    gate.report();
+    let it = pid_in(&dir.path().join("it.pid"));
+    wait_until(|| fs::read_to_string(format!("/proc/{it}/stat")).is_ok_and(|stat| stat.contains(") Z ")));
+    write_frame(&gate.socket, &Order::Signal(Signal::Kill)).unwrap();
+    assert_eq!(
+        gate.report(),
+        Report::Ended { status: Status::Signal(9), leftovers: 0, survivors: 0, limit: None }
+    );
+}
+
+#[test]
+fn time_that_is_used_up_ends_the_run_without_the_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let argv = ["/bin/sh", "-c", "trap '' TERM; echo $$ > it.pid; while :; do sleep 1; done"];
+    let gate = Gate::start_limited(&argv, dir.path(), None, Some(300));
+    gate.report();
+    assert!(matches!(gate.report(), Report::Ended { limit: Some(Limit::Time), .. }));
+    assert!(!lives(pid_in(&dir.path().join("it.pid"))));
+}
+
+/// Shared memory too, which no limit of a single process sees, and the sum over all.
+#[test]
+fn memory_that_is_used_up_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = "import mmap, time
+m = mmap.mmap(-1, 300 << 20)
+for i in range(0, 300 << 20, 4096): m[i] = 1
+time.sleep(1000)";
+    let several = "import os, time
+for i in range(5): os.fork() or (b := bytearray(60 << 20)) and time.sleep(1000)
+time.sleep(1000)";
+    for code in [shared, several] {
+        let gate =
+            Gate::start_limited(&["/usr/bin/env", "python3", "-c", code], dir.path(), Some(200 << 20), None);
+        gate.report();
+        assert!(
+            matches!(gate.report(), Report::Ended { limit: Some(Limit::Memory), survivors: 0, .. }),
+            "{code}"
+        );
+    }
 }
 
 #[test]
@@ -139,7 +209,10 @@ fn a_kill_ends_what_ignores_everything_else() {
     let it = pid_in(&dir.path().join("it.pid"));
     write_frame(&gate.socket, &Order::Signal(Signal::Terminate)).unwrap();
     write_frame(&gate.socket, &Order::Signal(Signal::Kill)).unwrap();
-    assert_eq!(gate.report(), Report::Ended { status: Status::Signal(9), leftovers: 0 });
+    assert_eq!(
+        gate.report(),
+        Report::Ended { status: Status::Signal(9), leftovers: 0, survivors: 0, limit: None }
+    );
     assert!(!lives(it));
 }
 
@@ -161,7 +234,8 @@ fn the_program_has_its_own_session_and_only_its_own_descriptors() {
     let spec = Spec {
         argv: argv.map(String::from).to_vec(),
         cwd: dir.path().to_owned(),
-        data_limit: None,
+        memory_limit: None,
+        lifetime_ms: None,
         stdin: true,
     };
     let (stdin, mut feed) = UnixStream::pair().unwrap();

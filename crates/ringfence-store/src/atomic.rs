@@ -1,9 +1,11 @@
 //! Files that are whole or absent, whenever one is killed.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
 
 /// Why a file was not written. It is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +23,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let target = behind_links(path)?;
     let directory = target.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let mode = fs::metadata(&target).map_or(0o600, |data| data.permissions().mode() & 0o7777);
     let mut file = tempfile::Builder::new().prefix(".ringfence-").tempfile_in(directory)?;
@@ -30,6 +32,28 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(&target).map_err(|error| error.error)?;
     File::open(directory)?.sync_all()
+}
+
+/// What a path means in the end, also where nothing is there yet.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..40 {
+        match fs::read_link(&path) {
+            Ok(target) => path = path.parent().unwrap_or(Path::new("/")).join(target),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("too many links"))
+}
+
+/// Waits for one's turn. It is over when the result is dropped, or the process ends.
+pub fn lock(path: &Path) -> Result<File, WriteError> {
+    let locked =
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).and_then(|file| {
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        });
+    locked.map_err(|source| WriteError { path: path.to_owned(), source })
 }
 
 /// Makes a directory that only its owner can enter, and those above it.
@@ -58,6 +82,10 @@ mod tests {
         assert_eq!(fs::read(&real).unwrap(), b"two");
         assert_eq!(fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o640);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left behind");
+        fs::remove_file(&real).unwrap();
+        write(&link, b"three").unwrap();
+        assert!(link.is_symlink(), "a link to a file that is not there yet is kept too");
+        assert_eq!(fs::read(&real).unwrap(), b"three");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ringfence_backends::{GateProgram, Surroundings, settings_keys};
-use ringfence_core::config::{Document, Layer, Layers, Settings, Source, environment_layer};
+use ringfence_core::config::{Document, Keys, Layer, Layers, Settings, Source, environment_layer};
 use ringfence_store::runs::Runs;
 
 use crate::GATE_ARGUMENT;
@@ -24,7 +24,7 @@ pub(crate) struct Installation {
     pub(crate) home: PathBuf,
     /// Settings, runs, everything that lasts.
     pub(crate) state: PathBuf,
-    pub(crate) cwd: PathBuf,
+    cwd: Option<PathBuf>,
     pub(crate) program: PathBuf,
 }
 
@@ -34,8 +34,8 @@ impl Installation {
         let env: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        let home = env.get("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-        let state = env.get("RINGFENCE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let home = absolute(&env, "HOME")?;
+        let state = absolute(&env, "RINGFENCE_HOME")?;
         let (home, state) = match (home, state) {
             (Some(home), Some(state)) => (home, state),
             (Some(home), None) => (home.clone(), home.join(DIRECTORY)),
@@ -44,16 +44,18 @@ impl Installation {
                 bail!("neither HOME nor RINGFENCE_HOME is set, so there is no place for settings")
             }
         };
-        if !state.is_absolute() {
-            bail!("RINGFENCE_HOME is `{}`, which is not an absolute path", state.display());
-        }
         Ok(Self {
             env,
             home,
             state,
-            cwd: std::env::current_dir().context("the current directory is gone")?,
+            cwd: std::env::current_dir().ok(),
             program: std::env::current_exe().context("the path of this program cannot be found")?,
         })
+    }
+
+    /// Where the person stands.
+    pub(crate) fn cwd(&self) -> anyhow::Result<&Path> {
+        self.cwd.as_deref().context("the current directory is gone")
     }
 
     /// The person's settings file.
@@ -61,25 +63,35 @@ impl Installation {
         self.state.join(SETTINGS)
     }
 
-    /// The settings file of the project that the current directory belongs to.
-    pub(crate) fn project_settings(&self) -> Option<PathBuf> {
-        self.cwd.ancestors().map(|directory| directory.join(DIRECTORY).join(SETTINGS)).find(|file| {
-            file.is_file() && *file != self.user_settings() && !file.starts_with(self.home.join(DIRECTORY))
-        })
+    /// The settings files of the projects that a directory belongs to, the outermost first.
+    pub(crate) fn project_settings(&self, workspace: &Path) -> Vec<PathBuf> {
+        let mine = [self.user_settings(), self.home.join(DIRECTORY).join(SETTINGS)];
+        let mut files: Vec<PathBuf> = workspace
+            .ancestors()
+            .map(|directory| directory.join(DIRECTORY).join(SETTINGS))
+            .filter(|file| file.exists() && !mine.contains(file))
+            .collect();
+        files.reverse();
+        files
     }
 
-    /// All layers of settings, without flags.
+    /// All layers of settings for where the person stands.
     pub(crate) fn layers(&self) -> anyhow::Result<Layers> {
+        self.layers_for(self.cwd.as_deref().unwrap_or(Path::new("/")))
+    }
+
+    /// All layers of settings for a workspace, without flags. Each project's file can only tighten what is around it.
+    pub(crate) fn layers_for(&self, workspace: &Path) -> anyhow::Result<Layers> {
         let keys = settings_keys();
         let mut layers = Layers::built_in(keys.clone());
-        if let Some(document) = self.read(&self.user_settings(), &keys)? {
+        if let Some(document) = read_document(&self.user_settings(), &keys)? {
             layers.push(Layer { source: Source::User, document })?;
         }
-        if let Some(file) = self.project_settings()
-            && let Some(document) = self.read(&file, &keys)?
-        {
+        let own = layers.resolve()?;
+        for file in self.project_settings(workspace) {
+            let Some(document) = read_document(&file, &keys)? else { continue };
             let layer = Layer { source: Source::Project, document };
-            if self.trusts(&layers.resolve()?, &file) {
+            if self.trusts(&own, &file) {
                 layers.push_trusted(layer);
             } else {
                 layers.push(layer)?;
@@ -88,14 +100,6 @@ impl Installation {
         let environment = environment_layer(&layers, &|name| self.env.get(name).cloned())?;
         layers.push(environment)?;
         Ok(layers)
-    }
-
-    fn read(&self, file: &Path, keys: &ringfence_core::config::Keys) -> anyhow::Result<Option<Document>> {
-        match fs::read_to_string(file) {
-            Ok(text) => Ok(Some(Document::parse(&text, &file.display().to_string(), keys)?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("{} cannot be read", file.display())),
-        }
     }
 
     /// Whether the person named the project's directory, links resolved on both sides.
@@ -109,11 +113,12 @@ impl Installation {
         })
     }
 
-    /// A path with `~/` at its beginning, made absolute.
+    /// A path with `~/` at its beginning, or from where the person stands, made absolute.
     pub(crate) fn expand(&self, path: &Path) -> PathBuf {
-        match path.strip_prefix("~") {
-            Ok(rest) => self.home.join(rest),
-            Err(_) => self.cwd.join(path),
+        match (path.strip_prefix("~"), &self.cwd) {
+            (Ok(rest), _) => self.home.join(rest),
+            (Err(_), Some(cwd)) => cwd.join(path),
+            (Err(_), None) => path.to_owned(),
         }
     }
 
@@ -130,5 +135,41 @@ impl Installation {
     /// The runs of this installation.
     pub(crate) fn runs(&self) -> Runs {
         Runs::new(&self.state)
+    }
+}
+
+/// A directory that a variable names.
+fn absolute(env: &BTreeMap<String, String>, name: &str) -> anyhow::Result<Option<PathBuf>> {
+    match env.get(name).filter(|value| !value.is_empty()).map(PathBuf::from) {
+        Some(path) if !path.is_absolute() => {
+            bail!("{name} is `{}`, which is not an absolute path", path.display())
+        }
+        path => Ok(path),
+    }
+}
+
+/// No settings, policy or list of variables is longer.
+const LONGEST_TEXT: u64 = 4 << 20;
+
+/// A text file whole, if it is there. A device or a pipe is none.
+pub(crate) fn read_text(file: &Path) -> anyhow::Result<Option<String>> {
+    let broken = || format!("{} cannot be read", file.display());
+    let data = match fs::metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.with_context(broken)?,
+    };
+    if !data.is_file() {
+        bail!("{} is not a file", file.display());
+    }
+    if data.len() > LONGEST_TEXT {
+        bail!("{} is longer than 4 MiB", file.display());
+    }
+    fs::read_to_string(file).map(Some).with_context(broken)
+}
+
+fn read_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
+    match read_text(file)? {
+        Some(text) => Ok(Some(Document::parse(&text, &file.display().to_string(), keys)?)),
+        None => Ok(None),
     }
 }

@@ -1,14 +1,14 @@
 //! A run as people see it: the agent's words on standard output, everything about the run on standard error.
 
-use std::io::Write;
+use std::io::{self, IsTerminal};
 
 use anstyle::{AnsiColor, Style};
-use ringfence_core::backend::Stop;
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
-use ringfence_engine::{Cancel, Observer};
+use ringfence_core::failure::FailureClass;
+use ringfence_engine::Observer;
 use serde_json::Value;
 
-use crate::terminal;
+use crate::terminal::{self, about, harmless};
 
 const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
@@ -25,29 +25,33 @@ const SHOWN_WIDTH: usize = 160;
 pub(crate) struct Human;
 
 impl Observer for Human {
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &Event) -> io::Result<()> {
         match event {
             Event::Started { run, cli, mode, policy } => {
                 about(format!(
                     "{BOLD}{cli}{BOLD:#} in {BOLD}{mode}{BOLD:#}, policy {policy} {DIM}· run {run}{DIM:#}"
                 ));
             }
-            Event::Text { text } => terminal::line(text),
-            Event::ToolUse { tool, input } => about(format!("{CYAN}→ {tool}{CYAN:#} {}", gist(input))),
-            Event::ToolResult { output, is_error, .. } => answer(output, *is_error),
-            Event::Notice { message } => about(format!("{YELLOW}!{YELLOW:#} {message}")),
-            Event::Output { stream: Stream::Stdout, line } => terminal::line(line),
-            Event::Output { stream: Stream::Stderr, line } => about(format!("{DIM}{line}{DIM:#}")),
+            Event::Text { text } | Event::Output { stream: Stream::Stdout, text } => {
+                return terminal::try_line(harmless(text));
+            }
+            Event::ToolUse { tool, input } => {
+                about(format!("{CYAN}→ {}{CYAN:#} {}", harmless(tool), harmless(&gist(input))));
+            }
+            Event::ToolResult { output, is_error, .. } => answer(&harmless(output), *is_error),
+            Event::Notice { message } => about(format!("{YELLOW}!{YELLOW:#} {}", harmless(message))),
+            Event::Output { stream: Stream::Stderr, text } => {
+                about(format!("{DIM}{}{DIM:#}", harmless(text)));
+            }
             Event::Result(result) => end(result),
             Event::Session { .. } | Event::Usage { .. } => {}
         }
+        Ok(())
     }
 
-    fn raw(&mut self, _: Stream, _: &[u8]) {}
-}
-
-fn about(text: impl std::fmt::Display) {
-    let _ = writeln!(anstream::stderr(), "{text}");
+    fn raw(&mut self, _: Stream, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The one field of a tool's input that says what it is about.
@@ -109,53 +113,45 @@ fn spent(usage: &Usage) -> String {
     format!(" · {} tokens in, {} out{cost}", usage.input_tokens + usage.cached_tokens, usage.output_tokens)
 }
 
-/// Tells programs: one event a line. A reader who leaves ends the run.
-pub(crate) struct Json {
-    pub(crate) cancel: Cancel,
-}
+/// Tells programs: one event a line.
+pub(crate) struct Json;
 
 impl Observer for Json {
-    fn event(&mut self, event: &Event) {
-        let written = serde_json::to_string(event).map_err(Into::into).and_then(|line| {
-            let mut out = std::io::stdout().lock();
-            writeln!(out, "{line}")?;
-            out.flush()
-        });
-        if written.is_err() {
-            self.cancel.request(Stop::Terminate);
-        }
+    fn event(&mut self, event: &Event) -> io::Result<()> {
+        let line = serde_json::to_string(event)?;
+        terminal::raw(io::stdout().lock(), format!("{line}\n").as_bytes())
     }
 
-    fn raw(&mut self, _: Stream, _: &[u8]) {}
+    fn raw(&mut self, _: Stream, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Passes a program's output through untouched, and speaks only of failures that are not the program's own.
-pub(crate) struct Through {
-    pub(crate) cancel: Cancel,
-}
+pub(crate) struct Through;
 
 impl Observer for Through {
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &Event) -> io::Result<()> {
         match event {
-            Event::Notice { message } => about(format!("{YELLOW}!{YELLOW:#} {message}")),
-            Event::Result(result) => {
-                let own =
-                    result.failure.as_ref().filter(|_| result.exit_code >= 124 && result.exit_code <= 127);
-                if let Some(failure) = own {
-                    crate::report::print(&failure.message, failure.remedy.as_deref());
-                }
+            // A script that looks at standard error has not asked for this; a person has.
+            Event::Notice { message } if io::stderr().is_terminal() => {
+                about(format!("{YELLOW}!{YELLOW:#} {}", harmless(message)));
+            }
+            // A failure of the program's own has its exit code to speak for it.
+            Event::Result(RunResult { failure: Some(failure), .. })
+                if failure.class != FailureClass::AgentError || failure.remedy.is_some() =>
+            {
+                crate::report::print(&failure.message, failure.remedy.as_deref());
             }
             _ => {}
         }
+        Ok(())
     }
 
-    fn raw(&mut self, stream: Stream, bytes: &[u8]) {
-        let written = match stream {
-            Stream::Stdout => terminal::raw(std::io::stdout().lock(), bytes),
-            Stream::Stderr => terminal::raw(std::io::stderr().lock(), bytes),
-        };
-        if written.is_err() {
-            self.cancel.request(Stop::Terminate);
+    fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        match stream {
+            Stream::Stdout => terminal::raw(io::stdout().lock(), bytes),
+            Stream::Stderr => terminal::raw(io::stderr().lock(), bytes),
         }
     }
 }

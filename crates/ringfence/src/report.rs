@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use ringfence_core::failure::{Failure, FailureClass};
 
+use crate::terminal;
+
 /// `ringfence` itself could not do what was asked.
 pub(crate) const RUNTIME_FAILURE: u8 = 125;
 
@@ -54,7 +56,7 @@ pub(crate) fn print(text: &str, remedy: Option<&str>) {
     if let Some(remedy) = remedy.filter(|remedy| !remedy.is_empty()) {
         let _ = write!(out, "\n  {remedy}");
     }
-    anstream::eprintln!("{out}");
+    terminal::about(out);
 }
 
 /// The end of the gate and of the built-in agent, which nobody calls by hand.

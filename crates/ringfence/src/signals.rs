@@ -8,6 +8,8 @@ use ringfence_core::backend::Stop;
 use ringfence_engine::Cancel;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::terminal;
+
 /// How long a run gets to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -21,10 +23,9 @@ pub(crate) fn cancel_on_signal(cancel: &Cancel) -> std::io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut byte = [0];
         if wait.read_exact(&mut byte).is_ok() {
-            anstream::eprintln!(
-                "\nringfence: ending the run and all that it started (again to kill it at once)"
-            );
             cancel.request(Stop::Interrupt);
+            // Saying so comes second, and may fail: the terminal may be what has gone.
+            terminal::about("\nringfence: ending the run and all that it started (again to kill it at once)");
             // A second signal, or no end in time: either way it is over.
             let _ = wait.set_read_timeout(Some(GRACE));
             let _ = wait.read_exact(&mut byte);

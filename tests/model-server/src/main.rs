@@ -26,11 +26,11 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Arguments(wrong)) => {
-            eprintln!("scripted-model: {}", Failure::Arguments(wrong));
+            let _ = writeln!(std::io::stderr(), "scripted-model: {}", Failure::Arguments(wrong));
             ExitCode::from(2)
         }
         Err(failure) => {
-            eprintln!("scripted-model: {failure}");
+            let _ = writeln!(std::io::stderr(), "scripted-model: {failure}");
             ExitCode::FAILURE
         }
     }

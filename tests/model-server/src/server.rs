@@ -284,7 +284,7 @@ fn note(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap, body:
     if let (Some(file), Ok(line)) = (&mut state.record, serde_json::to_string(&recorded)) {
         // One write, so that lines of several servers on one file do not mix.
         if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
-            eprintln!("scripted-model: the record could not be written: {error}");
+            let _ = writeln!(std::io::stderr(), "scripted-model: the record could not be written: {error}");
         }
     }
     state.requests.push(recorded);

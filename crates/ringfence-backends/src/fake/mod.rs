@@ -126,7 +126,7 @@ fn ended_by(how: Stop) -> Happening {
         Stop::Terminate => 15,
         Stop::Kill => 9,
     };
-    Happening::Ended(Exit { status: ExitStatus::Signal(signal), leftovers: 0, out_of_memory: false })
+    Happening::Ended(Exit::plain(ExitStatus::Signal(signal)))
 }
 
 impl Sandbox for Play {

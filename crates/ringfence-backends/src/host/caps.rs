@@ -9,7 +9,7 @@ pub(super) fn capabilities() -> Capabilities {
         (Promise::EnvAllowList, "cleared environment"),
         (Promise::Timeout, "subreaper, signals to every descendant"),
         (Promise::OutputCap, "counted on the pipes"),
-        (Promise::Memory, "rlimit data, for each process"),
+        (Promise::Memory, "rlimit data for each process, watchdog over all of them"),
     ]
     .into_iter()
     .collect()

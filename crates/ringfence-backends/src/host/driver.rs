@@ -1,14 +1,17 @@
 //! The host's side of the gate: start it, read its pipes, pass on the wish to end.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringfence_core::backend::{Backend, Exit, ExitStatus, Happening, LaunchError, Sandbox, Stop, Stopper};
+use ringfence_core::backend::{
+    Backend, Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Stop, Stopper,
+};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::event::Stream;
 use ringfence_core::failure::{Failure, FailureClass};
@@ -19,6 +22,7 @@ use ringfence_gate::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open};
 
 use super::{caps, plan};
 use crate::GateProgram;
@@ -26,6 +30,17 @@ use crate::GateProgram;
 /// How long to wait for the rest of the output of a run that has ended. Only a stranger who was handed the pipe can
 /// make it last.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How long a gate gets to end everything once its socket is closed, and how long the host then goes on by itself.
+const GATE_PATIENCE: Duration = Duration::from_secs(6);
+const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The gates that this process has started and not yet buried.
+static GATES: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn gates() -> MutexGuard<'static, BTreeSet<u32>> {
+    GATES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs agents as processes of the machine.
 pub struct Host {
@@ -56,6 +71,8 @@ impl Backend for Host {
     fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
         let spec = plan::spec(plan)?;
         let program = plan.request.argv.first().cloned().unwrap_or_default();
+        // What a killed gate leaves behind has to come to us, or nobody could find it.
+        ringfence_gate::adopt().map_err(|error| broken("adopt orphans", &error))?;
         let (control, theirs) = UnixStream::pair().map_err(|error| broken("open a socket", &error))?;
         let mut gate = Command::new(&self.gate.program)
             .args(&self.gate.args)
@@ -66,6 +83,7 @@ impl Backend for Host {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| broken("start the gate", &error))?;
+        gates().insert(gate.id());
         let (Some(stdout), Some(stderr)) = (gate.stdout.take(), gate.stderr.take()) else {
             return Err(broken("open its pipes", &ErrorKind::BrokenPipe.into()));
         };
@@ -103,7 +121,11 @@ impl Run {
             Some(Report::Started { .. }) => {}
             Some(Report::CannotStart { problem, message }) => {
                 return Err(match problem {
-                    StartProblem::NotFound => LaunchError::NotFound { program: program.to_owned() },
+                    // The program is there, for it was found; what it begins with names something that is not.
+                    StartProblem::NotFound => LaunchError::NotExecutable {
+                        program: program.to_owned(),
+                        why: "the interpreter that it names is not there".to_owned(),
+                    },
                     StartProblem::NotExecutable => {
                         LaunchError::NotExecutable { program: program.to_owned(), why: message }
                     }
@@ -148,16 +170,20 @@ impl Run {
 
     fn read_report(&mut self) -> Result<(), Failure> {
         let lost = |why: String| {
-            Failure::new(FailureClass::Unknown, format!("the gate ended without a word{why}"))
-                .with_remedy("it may have been killed; look for processes that it left behind")
+            Failure::new(FailureClass::Unknown, format!("the gate was killed or broke{why}"))
+                .with_remedy("all that it had started is ended; if the agent did not do it, try again")
         };
         match read_frame(&*self.control) {
-            Ok(Some(Report::Ended { status, leftovers })) => {
+            Ok(Some(Report::Ended { status, leftovers, survivors, limit })) => {
                 let status = match status {
                     Status::Code(code) => ExitStatus::Code(code),
                     Status::Signal(signal) => ExitStatus::Signal(signal),
                 };
-                let exit = Exit { status, leftovers, out_of_memory: false };
+                let limit = limit.map(|limit| match limit {
+                    ringfence_gate::Limit::Time => Limit::Time,
+                    ringfence_gate::Limit::Memory => Limit::Memory,
+                });
+                let exit = Exit { status, leftovers, survivors, limit };
                 self.end = Some((exit, Instant::now() + LAST_WORDS));
                 Ok(())
             }
@@ -217,11 +243,41 @@ impl Sandbox for Run {
     }
 }
 
+impl Run {
+    /// Whether the gate ends in time.
+    fn gate_ends(&self, patience: Duration) -> bool {
+        let pid = i32::try_from(self.gate.id()).ok().and_then(Pid::from_raw);
+        // A gate that cannot be opened has ended.
+        let Some(handle) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return true };
+        let until = Instant::now() + patience;
+        loop {
+            let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+            let mut watched = [PollFd::new(&handle, PollFlags::IN)];
+            match poll(&mut watched, timeout.as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                result => return result.is_ok_and(|ready| ready > 0),
+            }
+        }
+    }
+}
+
 impl Drop for Run {
-    /// Closing the socket ends all that belongs to the run, also after a panic.
+    /// Closing the socket ends all that belongs to the run. A gate that was stopped or killed is no excuse: the host
+    /// then does its work.
     fn drop(&mut self) {
         let _ = self.control.shutdown(Shutdown::Both);
+        let in_order = self.end.is_some() || self.gate_ends(GATE_PATIENCE);
+        let id = self.gate.id();
+        let swept = |others: &BTreeSet<u32>| ringfence_gate::sweep(id, others, SWEEP_PATIENCE);
+        if !in_order && let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+            let _ = swept(&gates());
+            let _ = kill_process(pid, rustix::process::Signal::KILL);
+        }
         let _ = self.gate.wait();
+        gates().remove(&id);
+        if self.end.is_none() {
+            let _ = swept(&gates());
+        }
     }
 }
 

@@ -8,6 +8,9 @@ use ringfence_gate::Spec;
 
 use crate::shared::surroundings::{find_in, is_executable};
 
+/// Seconds after the timeout at which the gate ends a run whose host does not: enough for the host's own way.
+const LAST_RESORT: u64 = 7;
+
 /// The spec of a plan.
 pub(super) fn spec(plan: &Plan) -> Result<Spec, LaunchError> {
     let request = &plan.request;
@@ -21,7 +24,8 @@ pub(super) fn spec(plan: &Plan) -> Result<Spec, LaunchError> {
     Ok(Spec {
         argv,
         cwd: request.workspace.host().as_path().to_owned(),
-        data_limit: request.policy.limits.memory.map(|size| size.bytes()),
+        memory_limit: request.policy.limits.memory.map(|size| size.bytes()),
+        lifetime_ms: Some((request.policy.limits.timeout_seconds.count() + LAST_RESORT) * 1000),
         stdin: request.stdin == Stdin::Inherit,
     })
 }
@@ -30,7 +34,10 @@ pub(super) fn spec(plan: &Plan) -> Result<Spec, LaunchError> {
 fn locate(name: &str, path: Option<&str>, cwd: &Path) -> Result<PathBuf, LaunchError> {
     let not_found = || LaunchError::NotFound { program: name.to_owned() };
     if !name.contains('/') {
-        let directories: Vec<PathBuf> = std::env::split_paths(path.unwrap_or_default()).collect();
+        // A directory that depends on where one stands is not searched: the workspace is the agent's to write.
+        let directories: Vec<PathBuf> = std::env::split_paths(path.unwrap_or_default())
+            .filter(|directory| directory.is_absolute())
+            .collect();
         return find_in(&directories, name).filter(|_| !name.is_empty()).ok_or_else(not_found);
     }
     let program = cwd.join(name);

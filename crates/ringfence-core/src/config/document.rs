@@ -42,7 +42,10 @@ pub(super) const PARSE_OPTIONS: ParseOptions = ParseOptions {
 impl Document {
     /// Reads and checks a text. `file` is only its name, for errors.
     pub fn parse(text: &str, file: &str, keys: &Keys) -> Result<Self, DocumentError> {
-        let reader = Reader { text, file, keys };
+        // Some editors put a mark before the first character.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let line_ends = text.match_indices('\n').map(|(place, _)| place).collect();
+        let reader = Reader { text, file, keys, line_ends };
         let parsed = parse_to_ast(text, &CollectOptions::default(), &PARSE_OPTIONS).map_err(|error| {
             DocumentError {
                 place: Place::Line(file.to_owned(), error.line_display()),
@@ -105,11 +108,13 @@ struct Reader<'a> {
     text: &'a str,
     file: &'a str,
     keys: &'a Keys,
+    /// Where each line ends.
+    line_ends: Vec<usize>,
 }
 
 impl Reader<'_> {
     fn line(&self, node: &impl Ranged) -> usize {
-        self.text[..node.start()].matches('\n').count() + 1
+        self.line_ends.partition_point(|end| *end < node.start()) + 1
     }
 
     fn error(&self, key: &str, node: &impl Ranged, problem: Problem) -> DocumentError {

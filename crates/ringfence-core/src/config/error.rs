@@ -11,8 +11,6 @@ pub enum Place {
     Line(String, usize),
     /// In a variable of the environment.
     Variable(String),
-    /// On the command line.
-    CommandLine,
     /// In the binary.
     BuiltIn,
 }
@@ -22,7 +20,6 @@ impl fmt::Display for Place {
         match self {
             Place::Line(file, line) => write!(f, "{file}:{line}"),
             Place::Variable(name) => write!(f, "environment variable {name}"),
-            Place::CommandLine => f.write_str("command line"),
             Place::BuiltIn => f.write_str("built in"),
         }
     }

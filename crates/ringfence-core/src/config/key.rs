@@ -1,5 +1,7 @@
 //! A key of a document: its path, its kind, its default, who may change it.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::error::Problem;
@@ -66,6 +68,8 @@ pub enum Kind {
     Url,
     /// Names of variables.
     EnvNames,
+    /// Absolute paths, or paths that start with `~/`.
+    Paths,
     /// Hosts as policies name them.
     Hosts,
     /// Globs.
@@ -82,7 +86,9 @@ impl Kind {
         match self {
             Kind::Text => "a text".into(),
             Kind::Choice(valid) => format!("one of {}", valid.join(", ")),
-            Kind::PolicyChoice => format!("one of {} or the path of a policy file", Preset::NAMES.join(", ")),
+            Kind::PolicyChoice => {
+                format!("one of {} or the absolute path of a policy file", Preset::NAMES.join(", "))
+            }
             Kind::Flag => "true or false".into(),
             Kind::Whole(least, u64::MAX) => format!("a whole number of at least {least}"),
             Kind::Whole(least, most) => format!("a whole number from {least} to {most}"),
@@ -93,6 +99,7 @@ impl Kind {
             Kind::Path => "an absolute path or one that starts with ~/".into(),
             Kind::Url => "an address that starts with http:// or https://".into(),
             Kind::EnvNames => "a list of variable names".into(),
+            Kind::Paths => "a list of absolute paths or paths that start with ~/".into(),
             Kind::Hosts => "a list of hosts".into(),
             Kind::Globs => "a list of globs".into(),
             Kind::Texts => "a list of texts".into(),
@@ -119,7 +126,7 @@ impl Kind {
                 _ => Err(self.wrong(value)),
             },
             Kind::Cpus if value.is_number() => self.check_text(&value.to_string()),
-            Kind::EnvNames | Kind::Hosts | Kind::Globs | Kind::Texts => self.check_list(value),
+            Kind::EnvNames | Kind::Paths | Kind::Hosts | Kind::Globs | Kind::Texts => self.check_list(value),
             _ => match value.as_str() {
                 Some(text) => self.check_text(text),
                 None => Err(self.wrong(value)),
@@ -144,19 +151,13 @@ impl Kind {
                 given: text.to_owned(),
                 valid: valid.iter().map(|name| (*name).to_owned()).collect(),
             }),
-            Kind::PolicyChoice if !is_path_like(text) => {
+            // A path that depends on where one stands would let a repository choose the policy.
+            Kind::PolicyChoice if !is_settled_path(text) => {
                 text.parse::<Preset>().map(drop).map_err(|error| invalid(&error))
             }
-            Kind::Memory => {
-                let size = text.parse::<MemorySize>().map_err(|error| invalid(&error))?;
-                if size < MemorySize::SMALLEST {
-                    let least = MemorySize::SMALLEST;
-                    return Err(Problem::Invalid(format!("`{text}` is below the smallest size, {least}")));
-                }
-                Ok(())
-            }
+            Kind::Memory => MemorySize::parse_limit(text).map(drop).map_err(|error| invalid(&error)),
             Kind::Cpus => text.parse::<Cpus>().map(drop).map_err(|error| invalid(&error)),
-            Kind::Path if !(text.starts_with('/') || text.starts_with("~/")) => {
+            Kind::Path if !is_settled_path(text) => {
                 Err(Problem::Invalid(format!("`{text}` is not {}", self.expected())))
             }
             Kind::Url if !is_url(text) => {
@@ -177,6 +178,7 @@ impl Kind {
                 Kind::EnvNames if !is_env_name(text) => Err(Problem::Invalid(format!(
                     "`{text}` is not the name of a variable: letters, digits and `_`, not starting with a digit"
                 ))),
+                Kind::Paths => Kind::Path.check_text(text),
                 Kind::Hosts => {
                     text.parse::<HostRule>().map(drop).map_err(|error| Problem::Invalid(error.to_string()))
                 }
@@ -196,10 +198,12 @@ impl Kind {
             Kind::Flag | Kind::Whole(..) | Kind::Amount | Kind::Seconds => {
                 serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
             }
-            Kind::EnvNames | Kind::Hosts | Kind::Globs | Kind::Texts => match serde_json::from_str(text) {
-                Ok(list @ Value::Array(_)) => list,
-                _ => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
-            },
+            Kind::EnvNames | Kind::Paths | Kind::Hosts | Kind::Globs | Kind::Texts => {
+                match serde_json::from_str(text) {
+                    Ok(list @ Value::Array(_)) => list,
+                    _ => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
+                }
+            }
             _ => Value::String(text.to_owned()),
         };
         self.check(&value).map(|()| value)
@@ -211,7 +215,13 @@ pub(super) fn is_path_like(text: &str) -> bool {
     text.contains('/') || text.ends_with(".json")
 }
 
-fn is_url(text: &str) -> bool {
+/// A path that means the same wherever one stands.
+fn is_settled_path(text: &str) -> bool {
+    text.starts_with('/') || text.starts_with("~/")
+}
+
+/// Whether a text is an address of the web.
+pub fn is_url(text: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| {
         text.strip_prefix(scheme).is_some_and(|rest| {
             !rest.is_empty() && !rest.starts_with('/') && rest.chars().all(|c| c.is_ascii_graphic())
@@ -265,7 +275,8 @@ impl Keys {
             .filter(|key| depth == 0 || leads(key.path, path, depth))
             .filter_map(|key| key.path.split('.').nth(depth))
             .collect();
-        names.dedup();
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(*name));
         names
     }
 

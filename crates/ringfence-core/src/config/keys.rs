@@ -88,5 +88,5 @@ pub const KEYS: &[Key] = &[
     key("agents.*.working_directory", Kind::Path, None, "where the agent works"),
     key("agents.*.sandbox_mode", Kind::Choice(&Mode::NAMES), None, "where this agent runs"),
     key("agents.*.policy", Kind::PolicyChoice, None, "what this agent may do: a preset or a policy file"),
-    key("trusted_projects", Kind::Texts, Some("[]"), "directories whose own settings may also loosen"),
+    key("trusted_projects", Kind::Paths, Some("[]"), "directories whose own settings may also loosen"),
 ];

@@ -1,4 +1,4 @@
-//! Layers of settings: built-in < user file < project file (tighten only) < environment < flags.
+//! Layers of settings: built-in < user file < project files (tighten only) < environment. Flags come after them all.
 
 use serde_json::Value;
 
@@ -16,7 +16,6 @@ pub enum Source {
     User,
     Project,
     Environment,
-    Flags,
 }
 
 impl Source {
@@ -27,7 +26,6 @@ impl Source {
             Source::User => "user settings",
             Source::Project => "project settings",
             Source::Environment => "environment",
-            Source::Flags => "flags",
         }
     }
 }
@@ -110,7 +108,7 @@ impl Layers {
         self.layers.iter().skip(1).rev().find_map(|layer| layer.document.get(path))
     }
 
-    /// Every path that has a value, each once, in the order of the table.
+    /// Every path that has a value, each once, sorted.
     pub fn paths(&self) -> Vec<&str> {
         let mut paths: Vec<&str> =
             self.layers.iter().flat_map(|layer| layer.document.iter()).map(|(path, _)| path).collect();

@@ -18,7 +18,7 @@ pub use document::{Document, Located};
 pub use edit::{EditError, set, unset};
 pub use environment::environment_layer;
 pub use error::{DocumentError, Place, Problem};
-pub use key::{Key, Keys, Kind, ProjectRule};
+pub use key::{Key, Keys, Kind, ProjectRule, is_url};
 pub use keys::KEYS;
 pub use layers::{Explained, Layer, Layers, Source};
 pub use schema::schema;

@@ -79,7 +79,7 @@ fn of_kind(kind: Kind) -> Value {
         Kind::Text => json!({ "type": "string", "minLength": 1 }),
         Kind::Choice(valid) => json!({ "enum": valid }),
         Kind::PolicyChoice => {
-            json!({ "anyOf": [{ "enum": Preset::NAMES }, { "type": "string", "pattern": "/|\\.json$" }] })
+            json!({ "anyOf": [{ "enum": Preset::NAMES }, { "type": "string", "pattern": "^(/|~/)" }] })
         }
         Kind::Flag => json!({ "type": "boolean" }),
         Kind::Whole(least, u64::MAX) => json!({ "type": "integer", "minimum": least }),
@@ -93,6 +93,7 @@ fn of_kind(kind: Kind) -> Value {
         Kind::Path => json!({ "type": "string", "pattern": "^(/|~/)" }),
         Kind::Url => json!({ "type": "string", "pattern": "^https?://" }),
         Kind::EnvNames => texts(Some("^[A-Za-z_][A-Za-z0-9_]*$")),
+        Kind::Paths => texts(Some("^(/|~/)")),
         Kind::Hosts | Kind::Globs | Kind::Texts => texts(None),
         Kind::Nullable(kind) => json!({ "anyOf": [of_kind(*kind), { "type": "null" }] }),
     }

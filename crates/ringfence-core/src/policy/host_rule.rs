@@ -3,6 +3,7 @@
 //! One canonical form, made when the rule is read, so that what is compared later is what was written here.
 
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 use std::str::FromStr;
 
@@ -38,13 +39,22 @@ impl FromStr for HostRule {
         };
         let (host, port) = split_port(rest).ok_or_else(|| bad("the port is not a number from 1 to 65535"))?;
         let host = host.to_ascii_lowercase();
-        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        if let Some(address) = bare {
-            address.parse::<std::net::Ipv6Addr>().map_err(|_| bad("it is not an IPv6 address"))?;
-        } else if !is_name(&host) {
-            return Err(bad("a host is made of letters, digits, `-` and single dots"));
-        }
-        if below && (bare.is_some() || host.parse::<std::net::Ipv4Addr>().is_ok()) {
+        let (host, is_address) = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(address) => {
+                let address: Ipv6Addr = address.parse().map_err(|_| bad("it is not an IPv6 address"))?;
+                (format!("[{address}]"), true)
+            }
+            None if !is_name(&host) => {
+                return Err(bad("a host is made of letters, digits, `-` and single dots"));
+            }
+            // What ends in a number is an address to some readers, in forms that others do not know.
+            None if ends_in_number(&host) => {
+                let address: Ipv4Addr = host.parse().map_err(|_| bad("it is not an IPv4 address"))?;
+                (address.to_string(), true)
+            }
+            None => (host, false),
+        };
+        if below && is_address {
             return Err(bad("an address has nothing below it"));
         }
         Ok(Self { below, host, port })
@@ -72,6 +82,11 @@ fn is_name(host: &str) -> bool {
                 && !label.ends_with('-')
                 && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
         })
+}
+
+fn ends_in_number(host: &str) -> bool {
+    let last = host.rsplit('.').next().unwrap_or_default();
+    last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x")
 }
 
 impl fmt::Display for HostRule {
@@ -106,7 +121,7 @@ mod tests {
             ("API.Example.com", "api.example.com"),
             ("*.example.com:8443", "*.example.com:8443"),
             ("127.0.0.1:80", "127.0.0.1:80"),
-            ("[::1]:443", "[::1]:443"),
+            ("[0:0::1]:443", "[::1]:443"),
         ] {
             assert_eq!(text.parse::<HostRule>().unwrap().to_string(), canonical);
         }
@@ -136,6 +151,11 @@ mod tests {
             "exämple.com",
             "a.*.b",
             "a:+80",
+            "2130706433",
+            "0x7f.1",
+            "010.0.0.1",
+            "1.2.3",
+            "127.1",
         ] {
             assert!(text.parse::<HostRule>().is_err(), "{text:?}");
         }

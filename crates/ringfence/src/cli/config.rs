@@ -1,7 +1,5 @@
 //! `ringfence config`: the settings, and where each comes from.
 
-use std::fs;
-use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
@@ -10,7 +8,7 @@ use ringfence_core::config::{self, Layers};
 use ringfence_store::atomic;
 use serde_json::{Value, json};
 
-use crate::installation::Installation;
+use crate::installation::{Installation, read_text};
 use crate::report::advise;
 use crate::terminal;
 
@@ -57,7 +55,7 @@ pub(crate) enum Verb {
 pub(crate) fn config(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::List { json } => list(&installation.layers()?, json)?,
-        Verb::Get { key } => get(&installation.layers()?, &key)?,
+        Verb::Get { key } => return get(&installation.layers()?, &key),
         Verb::Set { key, value } => {
             change(installation, |text, file| config::set(text, file, &settings_keys(), &key, &value))?;
         }
@@ -65,10 +63,10 @@ pub(crate) fn config(verb: Verb, installation: &Installation) -> anyhow::Result<
             change(installation, |text, file| config::unset(text, file, &settings_keys(), &key))?;
         }
         Verb::Explain { key, json } => explain(&installation.layers()?, &key, json)?,
-        Verb::Schema => terminal::json(&config::schema(&settings_keys(), "ringfence settings"))?,
+        Verb::Schema => return schema(),
         Verb::Path => {
             terminal::line(installation.user_settings().display());
-            if let Some(project) = installation.project_settings() {
+            for project in installation.project_settings(installation.cwd()?) {
                 terminal::line(project.display());
             }
         }
@@ -79,16 +77,18 @@ pub(crate) fn config(verb: Verb, installation: &Installation) -> anyhow::Result<
 /// Rewrites the person's settings file, whole or not at all.
 pub(crate) fn change(
     installation: &Installation,
-    edit: impl FnOnce(&str, &str) -> Result<String, config::EditError>,
+    edit: impl Fn(&str, &str) -> Result<String, config::EditError>,
 ) -> anyhow::Result<()> {
     let file = installation.user_settings();
-    let text = match fs::read_to_string(&file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        other => other.with_context(|| format!("{} cannot be read", file.display()))?,
-    };
-    let edited = edit(&text, &file.display().to_string())?;
+    let name = file.display().to_string();
+    // A wrong key or value is refused before anything is made.
+    edit(&read_text(&file)?.unwrap_or_default(), &name)?;
     atomic::private_dir(&installation.state)
         .with_context(|| format!("{} cannot be made", installation.state.display()))?;
+    // Two at once take turns, so that neither undoes the other.
+    let _turn = atomic::lock(&installation.state.join("settings.lock"))?;
+    let text = read_text(&file)?.unwrap_or_default();
+    let edited = edit(&text, &name)?;
     Ok(atomic::write(&file, edited.as_bytes())?)
 }
 
@@ -118,12 +118,30 @@ fn list(layers: &Layers, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn get(layers: &Layers, key: &str) -> anyhow::Result<()> {
-    known(layers, key)?;
-    if let Some(located) = layers.get(key) {
-        terminal::line(plain(&located.value));
+/// Prints the JSON Schema of the settings. Needs no settings.
+pub(crate) fn schema() -> anyhow::Result<ExitCode> {
+    terminal::json(&config::schema(&settings_keys(), "ringfence settings"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One value, or all below a key. A key that has none ends with 1.
+fn get(layers: &Layers, key: &str) -> anyhow::Result<ExitCode> {
+    if !layers.keys().below(key).is_empty() {
+        let merged = layers.merged();
+        let pointer = format!("/{}", key.replace('.', "/"));
+        return match merged.pointer(&pointer) {
+            Some(section) => terminal::json(section).map(|()| ExitCode::SUCCESS),
+            None => Ok(ExitCode::from(1)),
+        };
     }
-    Ok(())
+    known(layers, key)?;
+    match layers.get(key) {
+        Some(located) => {
+            terminal::line(plain(&located.value));
+            Ok(ExitCode::SUCCESS)
+        }
+        None => Ok(ExitCode::from(1)),
+    }
 }
 
 fn explain(layers: &Layers, key: &str, json: bool) -> anyhow::Result<()> {

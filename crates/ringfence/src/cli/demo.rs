@@ -26,7 +26,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn demo(args: &Args, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let settings = installation.layers()?.resolve()?;
+    let layers = installation.layers()?;
+    let settings = layers.resolve()?;
     let bait = installation.state.join("demo").join("secret.txt");
     atomic::private_dir(&installation.state.join("demo")).context("the bait cannot be laid out")?;
     atomic::write(&bait, b"this is bait\n")?;
@@ -44,8 +45,14 @@ pub(crate) fn demo(args: &Args, installation: &Installation) -> anyhow::Result<E
     around.env.insert(BAIT_FILE.into(), bait.display().to_string());
     around.env.insert(BAIT_PORT.into(), port.to_string());
     around.env.insert(BAIT_SECRET.into(), "this is bait".into());
-    let asked =
-        Asked { installation: &around, settings: &settings, options: &options, agent: None, name: "demo" };
+    let asked = Asked {
+        installation: &around,
+        layers: &layers,
+        settings: &settings,
+        options: &options,
+        agent: None,
+        name: "demo",
+    };
     let own_program = installation.program.display().to_string();
     let work = Work::Agent {
         cli: &Demo,

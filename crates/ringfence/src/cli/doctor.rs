@@ -1,16 +1,20 @@
 //! `ringfence sandbox doctor`: every mode, every agent CLI, and what to do about each finding.
 
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Color, Style};
+use anyhow::{Context, anyhow, bail};
 use ringfence_agents::AgentCli;
-use ringfence_core::backend::{Finding, FindingState};
+use ringfence_core::backend::{Exit, ExitStatus, Finding, FindingState, Happening};
 use ringfence_core::config::{AgentSettings, Settings};
+use ringfence_core::event::Stream;
 use ringfence_core::mode::Mode;
+use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
+use ringfence_core::plan::{Request, Stdin, resolve};
+use ringfence_core::policy::Preset;
 use serde::Serialize;
 
 use crate::installation::Installation;
@@ -18,6 +22,8 @@ use crate::terminal;
 
 /// The slowest agent CLI takes a second to tell its version, on a quiet machine.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
+/// No version is longer.
+const LONGEST_VERSION: usize = 4096;
 
 #[derive(Serialize)]
 struct Report {
@@ -48,7 +54,11 @@ pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<
         .iter()
         .filter(|cli| cli.program().is_some())
         .map(|cli| {
-            group(cli.name(), clis_in_use(&settings).contains(cli.name()), look_at(*cli, installation))
+            group(
+                cli.name(),
+                clis_in_use(&settings).contains(cli.name()),
+                look_at(*cli, installation, &settings),
+            )
         })
         .collect();
     let broken = modes.iter().chain(&agent_clis).flat_map(|group| &group.findings);
@@ -76,15 +86,15 @@ fn clis_in_use(settings: &Settings) -> BTreeSet<&str> {
     settings.agents.values().filter_map(AgentSettings::cli_name).collect()
 }
 
-fn look_at(cli: &dyn AgentCli, installation: &Installation) -> Vec<Finding> {
+fn look_at(cli: &dyn AgentCli, installation: &Installation, settings: &Settings) -> Vec<Finding> {
     let program = cli.program().unwrap_or_default();
     let Some(path) = installation.surroundings().find(program) else {
         return vec![Finding::absent(program, "not found in PATH", cli.install())];
     };
-    let version = match version(&path) {
+    let version = match version(&path, installation, settings) {
         Ok(version) => Finding::ok(program, format!("{version} at {}", path.display())),
         Err(why) => {
-            Finding::absent(program, format!("{} does not work: {why}", path.display()), cli.install())
+            Finding::absent(program, format!("{} does not work: {why:#}", path.display()), cli.install())
         }
     };
     vec![version, login(cli, installation)]
@@ -103,34 +113,43 @@ fn login(cli: &dyn AgentCli, installation: &Installation) -> Finding {
     }
 }
 
-fn version(program: &std::path::Path) -> Result<String, String> {
-    let mut child = Command::new(program)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| error.to_string())?;
-    let (sender, receiver) = mpsc::channel();
-    let pipe = child.stdout.take();
-    std::thread::spawn(move || {
-        let mut text = String::new();
-        let read = pipe.map(|mut pipe| pipe.read_to_string(&mut text));
-        let _ = sender.send(read.and_then(Result::ok).map(|_| text));
-    });
-    let text = receiver.recv_timeout(VERSION_TIMEOUT);
-    if text.is_err() {
-        // Nothing came: it hangs, and is not to be left behind.
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    match text {
-        Ok(Some(text)) if status.success() && !text.trim().is_empty() => {
-            Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+/// Asks a program for its version as a run without a boundary, so that one that hangs or spawns is ended whole.
+fn version(program: &Path, installation: &Installation, settings: &Settings) -> anyhow::Result<String> {
+    let entry = ringfence_backends::ALL.iter().find(|entry| !entry.mode.isolates());
+    let (mode, make) =
+        entry.and_then(|entry| Some((entry.mode, entry.backend?))).context("no mode to run it in")?;
+    let backend = make(&installation.surroundings(), settings);
+    let request = Request {
+        run: "doctor".parse()?,
+        mode,
+        policy: Preset::default_of(mode).policy(),
+        argv: vec![program.display().to_string(), "--version".into()],
+        env: installation.env.clone(),
+        workspace: PathMapping::new(PathMappingMode::SamePath, HostPath::new(&installation.home)?),
+        stdin: Stdin::Empty,
+        needed_hosts: Vec::new(),
+    };
+    let plan = resolve(request, &backend.capabilities())?;
+    let mut sandbox = backend.launch(&plan)?;
+    let deadline = Instant::now() + VERSION_TIMEOUT;
+    let mut text = Vec::new();
+    loop {
+        match sandbox.next(deadline).map_err(|failure| anyhow!(failure.message))? {
+            Happening::Output(Stream::Stdout, bytes) if text.len() < LONGEST_VERSION => text.extend(bytes),
+            Happening::Output(..) if Instant::now() < deadline => {}
+            Happening::Ended(Exit { status: ExitStatus::Code(0), .. }) => break,
+            Happening::Ended(Exit { status, .. }) => bail!("`--version` ended with {status:?}"),
+            Happening::Output(..) | Happening::Nothing => {
+                bail!("`--version` did not answer in {} s", VERSION_TIMEOUT.as_secs())
+            }
         }
-        Ok(_) => Err(format!("`--version` ended with {status}")),
-        Err(_) => Err(format!("`--version` did not answer in {} s", VERSION_TIMEOUT.as_secs())),
     }
+    let text = String::from_utf8_lossy(&text);
+    text.lines()
+        .next()
+        .map(|line| line.trim().to_owned())
+        .filter(|line| !line.is_empty())
+        .context("it says nothing")
 }
 
 fn print(report: &Report, broken: usize) {

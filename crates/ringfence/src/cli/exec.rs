@@ -14,13 +14,19 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) options: Options,
     /// The command and its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<String>,
 }
 
 pub(crate) fn exec(args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let settings = installation.layers()?.resolve()?;
+    let first = installation.layers()?;
+    let settings = first.resolve()?;
+    let options = &args.options;
     let asked =
-        Asked { installation, settings: &settings, options: &args.options, agent: None, name: "exec" };
+        Asked { installation, layers: &first, settings: &settings, options, agent: None, name: "exec" };
+    let layers = installation.layers_for(asked.workspace_path()?.as_path())?;
+    let settings = layers.resolve()?;
+    let asked =
+        Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "exec" };
     asked.perform(Work::Program(args.command), &Face::Through)
 }

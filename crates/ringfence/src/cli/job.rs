@@ -1,19 +1,21 @@
 //! Flags + settings → a job and its backend.
 
 use std::fs;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use ringfence_backends::{Surroundings, entry};
 use ringfence_core::backend::Backend;
-use ringfence_core::config::{AgentSettings, PolicyChoice, Settings};
+use ringfence_core::config::{AgentSettings, Layers, PolicyChoice, Settings};
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
+use ringfence_core::plan::Stdin;
 use ringfence_core::policy::{self, Policy, Preset};
 use ringfence_engine::{Cancel, Job, Work};
 
 use super::options::Options;
-use crate::installation::Installation;
+use crate::installation::{Installation, read_text};
 use crate::render::{Human, Json, Through};
 use crate::report::advise;
 use crate::signals;
@@ -29,6 +31,7 @@ pub(crate) enum Face {
 /// What is asked for, with the settings that apply.
 pub(crate) struct Asked<'a> {
     pub(crate) installation: &'a Installation,
+    pub(crate) layers: &'a Layers,
     pub(crate) settings: &'a Settings,
     pub(crate) options: &'a Options,
     /// The agent of the settings, if it is one.
@@ -46,13 +49,10 @@ impl Asked<'_> {
         let cancel = Cancel::default();
         signals::cancel_on_signal(&cancel).context("signals cannot be caught")?;
         let runs = self.installation.runs();
-        let mut human = Human;
-        let mut json = Json { cancel: cancel.clone() };
-        let mut through = Through { cancel: cancel.clone() };
         let observer: &mut dyn ringfence_engine::Observer = match face {
-            _ if self.options.json => &mut json,
-            Face::Human => &mut human,
-            Face::Through => &mut through,
+            _ if self.options.json => &mut Json,
+            Face::Human => &mut Human,
+            Face::Through => &mut Through,
         };
         let result =
             ringfence_engine::run(&job, &*backend, &runs, observer, &cancel).map_err(|error| match error
@@ -65,7 +65,7 @@ impl Asked<'_> {
     }
 
     /// A flag wins over the agent, the agent over everything else.
-    fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         self.options
             .mode
             .or_else(|| self.agent.and_then(|agent| agent.sandbox_mode))
@@ -91,22 +91,32 @@ impl Asked<'_> {
             patience: self.settings.sandbox.patience_seconds,
             is_root: rustix::process::geteuid().is_root(),
             notices,
+            stdin: stdin(),
         })
     }
 
-    fn policy(&self, mode: Mode) -> anyhow::Result<(Policy, String)> {
+    /// The policy with everything that changes it.
+    pub(crate) fn policy(&self, mode: Mode) -> anyhow::Result<(Policy, String)> {
         let flag = self.options.policy.clone().map(PolicyChoice::try_from).transpose()?;
         let choice = flag
             .or_else(|| self.agent.and_then(|agent| agent.policy.clone()))
             .or_else(|| self.settings.sandbox.policy.clone())
             .unwrap_or(PolicyChoice::Preset(Preset::default_of(mode)));
+        let timeout = self.settings.sandbox.timeout_seconds;
         let mut policy = match &choice {
             PolicyChoice::Preset(preset) => {
                 let mut policy = preset.policy();
-                policy.limits.timeout_seconds = self.settings.sandbox.timeout_seconds;
+                policy.limits.timeout_seconds = timeout;
                 policy
             }
-            PolicyChoice::File(file) => read_policy(&self.installation.expand(file))?,
+            PolicyChoice::File(file) => {
+                let mut policy = read_policy(&self.installation.expand(file))?;
+                // A default gives way to the file; what somebody set, here or in the project, is not exceeded.
+                if self.layers.given("sandbox.timeout_seconds").is_some() {
+                    policy.limits.timeout_seconds = policy.limits.timeout_seconds.min(timeout);
+                }
+                policy
+            }
         };
         let options = self.options;
         policy.env.allow.extend(self.settings.sandbox.env_allowlist.iter().cloned());
@@ -144,10 +154,21 @@ impl Asked<'_> {
     pub(crate) fn workspace_path(&self) -> anyhow::Result<HostPath> {
         let chosen = self.options.cwd.as_deref().map(Path::to_owned);
         let chosen = chosen.or_else(|| self.agent.and_then(|agent| agent.working_directory.clone()));
-        let directory =
-            chosen.map_or_else(|| self.installation.cwd.clone(), |path| self.installation.expand(&path));
+        let directory = match chosen {
+            Some(path) => self.installation.expand(&path),
+            None => self.installation.cwd()?.to_owned(),
+        };
         Ok(HostPath::new(real_directory(&directory)?)?)
     }
+}
+
+/// A program in the background must not take what is typed for the shell: it runs in a session of its own, so the
+/// terminal would not stop it.
+fn stdin() -> Stdin {
+    let input = std::io::stdin();
+    let background = input.is_terminal()
+        && rustix::termios::tcgetpgrp(&input).is_ok_and(|group| group != rustix::process::getpgrp());
+    if background { Stdin::Empty } else { Stdin::Inherit }
 }
 
 fn real_directory(path: &Path) -> anyhow::Result<PathBuf> {
@@ -161,8 +182,7 @@ fn real_directory(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// Reads a policy file.
 pub(crate) fn read_policy(file: &Path) -> anyhow::Result<Policy> {
-    let text =
-        fs::read_to_string(file).with_context(|| format!("the policy {} cannot be read", file.display()))?;
+    let text = read_text(file)?.with_context(|| format!("the policy {} is not there", file.display()))?;
     Ok(policy::parse(&text, &file.display().to_string())?)
 }
 

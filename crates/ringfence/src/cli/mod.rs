@@ -14,8 +14,10 @@ mod sandbox;
 
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
+use ringfence_core::event::RunStatus;
 
 use crate::installation::Installation;
 use crate::{report, terminal};
@@ -33,13 +35,13 @@ const STYLES: Styles = Styles::styled()
     version,
     styles = STYLES,
     propagate_version = true,
-    disable_help_subcommand = true,
     after_help = "First steps:\n  \
         ringfence demo                              see what it does, without an account\n  \
         ringfence sandbox doctor                    what works on this machine\n  \
         ringfence run --agent claude \"fix the tests\"\n\n\
         Exit codes: the agent's own; 124 timeout, 125 refused or ringfence itself failed,\n\
-        126 cannot be executed, 127 not found, 130 cancelled, 128+N ended by signal N."
+        126 cannot be executed, 127 not found, 130 cancelled, 128+N ended by signal N,\n\
+        2 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -72,25 +74,43 @@ enum Verb {
 
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let done = Installation::discover().and_then(|installation| match cli.verb {
-        Verb::Run(args) => told(args.options.json, run::run(args, &installation)),
-        Verb::Exec(args) => told(args.options.json, exec::exec(args, &installation)),
-        Verb::Demo(args) => demo::demo(&args, &installation),
-        Verb::Runs(verb) => runs::runs(verb, &installation),
-        Verb::Sandbox(verb) => sandbox::sandbox(&verb, &installation),
-        Verb::Policy(verb) => policy::policy(verb, &installation),
-        Verb::Config(verb) => config::config(verb, &installation),
+    let done = match Cli::parse().verb {
         Verb::Completions(args) => completions::completions(&args),
-    });
-    done.unwrap_or_else(|error| report::failure(&error))
+        Verb::Config(config::Verb::Schema) => config::schema(),
+        verb => Installation::discover().and_then(|installation| at_home(verb, &installation)),
+    };
+    match (done, terminal::unprinted()) {
+        (Err(error), _) => report::failure(&error),
+        (Ok(_), Some(why)) => report::failure(&anyhow!("the output cannot be written: {why}")),
+        (Ok(code), None) => code,
+    }
 }
 
-/// A program that reads events is told of a refusal too; a person reads it on standard error either way.
+/// The verbs that need settings or state.
+fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Run(args) => told(args.options.json, run::run(args, installation)),
+        Verb::Exec(args) => told(args.options.json, exec::exec(args, installation)),
+        Verb::Demo(args) => demo::demo(&args, installation),
+        Verb::Runs(verb) => runs::runs(verb, installation),
+        Verb::Sandbox(verb) => sandbox::sandbox(&verb, installation),
+        Verb::Policy(verb) => policy::policy(verb, installation),
+        Verb::Config(verb) => config::config(verb, installation),
+        Verb::Completions(args) => completions::completions(&args),
+    }
+}
+
+/// A program that reads events gets a result also where nothing was started; a person reads the error either way.
 fn told(json: bool, done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     if let (true, Err(error)) = (json, &done) {
-        let failure = report::as_failure(error);
-        terminal::line(serde_json::json!({ "type": "refused", "failure": failure }));
+        terminal::line(serde_json::json!({
+            "type": "result",
+            "run": null,
+            "status": RunStatus::Failed,
+            "exit_code": report::RUNTIME_FAILURE,
+            "text": "",
+            "failure": report::as_failure(error),
+        }));
     }
     done
 }

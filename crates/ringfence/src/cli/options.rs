@@ -1,7 +1,6 @@
 //! The flags that `run`, `exec` and `demo` have in common.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -11,7 +10,7 @@ use ringfence_core::mode::Mode;
 use ringfence_core::policy::HostRule;
 use ringfence_core::units::{Cpus, MemorySize, Seconds};
 
-use crate::installation::Installation;
+use crate::installation::{Installation, read_text};
 
 /// Where and under which policy.
 #[derive(Args, Debug, Default)]
@@ -47,7 +46,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<Seconds>,
     /// Memory: 512m, 2g
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    #[arg(long, value_name = "SIZE", value_parser = MemorySize::parse_limit, help_heading = "Limits")]
     pub(crate) memory: Option<MemorySize>,
     /// Processors: 0.5, 2
     #[arg(long, value_name = "COUNT", help_heading = "Limits")]
@@ -70,8 +69,7 @@ impl Options {
     pub(crate) fn variables(&self, installation: &Installation) -> anyhow::Result<BTreeMap<String, String>> {
         let mut variables = BTreeMap::new();
         for file in &self.env_file {
-            let text =
-                fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
+            let text = read_text(file)?.with_context(|| format!("{} is not there", file.display()))?;
             for (number, line) in text.lines().enumerate() {
                 let line = line.trim();
                 if line.is_empty() || line.starts_with('#') {
@@ -104,7 +102,18 @@ fn variable(text: &str, installation: &Installation) -> anyhow::Result<(String, 
         // The value may be a secret, so only the name is shown.
         bail!("`{name}` is not the name of a variable; write KEY or KEY=VALUE");
     }
+    if value.as_deref().is_some_and(|value| value.contains('\0')) {
+        bail!("the value of `{name}` contains a NUL character");
+    }
     Ok((name.to_owned(), value))
+}
+
+/// An address of the web.
+pub(crate) fn url(text: &str) -> Result<String, String> {
+    if ringfence_core::config::is_url(text) {
+        return Ok(text.to_owned());
+    }
+    Err("write an address that starts with http:// or https://".to_owned())
 }
 
 fn unquoted(value: &str) -> &str {

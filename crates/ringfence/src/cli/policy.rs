@@ -1,15 +1,14 @@
 //! `ringfence policy`: what agents may do.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use ringfence_core::config::PolicyChoice;
 use ringfence_core::mode::Mode;
-use ringfence_core::policy::{Policy, Preset};
+use ringfence_core::policy::Policy;
 use serde_json::{Value, json};
 
-use super::job::{backend, read_policy};
-use super::options::mode_parser;
+use super::job::{Asked, backend, read_policy};
+use super::options::{Options, mode_parser};
 use crate::installation::Installation;
 use crate::terminal;
 
@@ -37,42 +36,32 @@ pub(crate) enum Verb {
 pub(crate) fn policy(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Show { policy } => {
-            let (policy, _) = find(policy, None, installation)?;
+            let policy = match policy.map(PolicyChoice::try_from).transpose()? {
+                Some(PolicyChoice::Preset(preset)) => preset.policy(),
+                Some(PolicyChoice::File(file)) => read_policy(&installation.expand(&file))?,
+                None => in_force(&Options::default(), installation)?.0,
+            };
             terminal::json(&policy)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Check { policy, mode, json } => check(policy, mode, json, installation),
+        Verb::Check { policy, mode, json } => {
+            check(&Options { policy, mode, ..Options::default() }, json, installation)
+        }
     }
 }
 
-fn find(
-    given: Option<String>,
-    mode: Option<Mode>,
-    installation: &Installation,
-) -> anyhow::Result<(Policy, String)> {
-    let settings = installation.layers()?.resolve()?;
-    let choice = match given.map(PolicyChoice::try_from).transpose()? {
-        Some(choice) => choice,
-        None => settings.sandbox.policy.unwrap_or_else(|| {
-            PolicyChoice::Preset(Preset::default_of(mode.unwrap_or(settings.sandbox.mode)))
-        }),
-    };
-    let policy = match &choice {
-        PolicyChoice::Preset(preset) => preset.policy(),
-        PolicyChoice::File(file) => read_policy(&installation.expand(Path::new(file)))?,
-    };
-    Ok((policy, choice.into()))
+/// The policy and the mode of a run with these flags, here.
+fn in_force(options: &Options, installation: &Installation) -> anyhow::Result<(Policy, String, Mode)> {
+    let layers = installation.layers()?;
+    let settings = layers.resolve()?;
+    let asked = Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "" };
+    let (policy, name) = asked.policy(asked.mode())?;
+    Ok((policy, name, asked.mode()))
 }
 
-fn check(
-    given: Option<String>,
-    mode: Option<Mode>,
-    json: bool,
-    installation: &Installation,
-) -> anyhow::Result<ExitCode> {
+fn check(options: &Options, json: bool, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let (policy, name, mode) = in_force(options, installation)?;
     let settings = installation.layers()?.resolve()?;
-    let mode = mode.unwrap_or(settings.sandbox.mode);
-    let (policy, name) = find(given, Some(mode), installation)?;
     let capabilities = backend(mode, &installation.surroundings(), &settings)?.capabilities();
     let promises: Vec<_> =
         policy.promises().into_iter().map(|promise| (promise, capabilities.mechanism(promise))).collect();

@@ -12,7 +12,7 @@ use ringfence_engine::Work;
 use ringfence_store::runs::Progress;
 
 use super::job::{Asked, Face};
-use super::options::Options;
+use super::options::{Options, url};
 use crate::installation::Installation;
 use crate::report::advise;
 
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     model: Option<String>,
     /// Another address of the model's server
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = url)]
     base_url: Option<String>,
     /// With `--agent command`: what to run; `{prompt}` as a word stands for the prompt
     #[arg(long, value_name = "WORDS")]
@@ -44,8 +44,18 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let settings = installation.layers()?.resolve()?;
+    // The agent says where it works, and where it works may say more: the second look is the one that counts.
+    let first = installation.layers()?;
+    let settings = first.resolve()?;
     let chosen = choose(args.agent.as_deref(), &settings)?;
+    let options = &args.options;
+    let agent = chosen.settings;
+    let workspace =
+        Asked { installation, layers: &first, settings: &settings, options, agent, name: &chosen.name }
+            .workspace_path()?;
+    let layers = installation.layers_for(workspace.as_path())?;
+    let settings = layers.resolve()?;
+    let chosen = choose(Some(&chosen.name), &settings)?;
     let prompt = match args.prompt.as_deref() {
         Some("-") => read_prompt()?,
         other => other.unwrap_or_default().to_owned(),
@@ -54,8 +64,9 @@ pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<Exi
     let agent = chosen.settings.unwrap_or(&fallback);
     let asked = Asked {
         installation,
+        layers: &layers,
         settings: &settings,
-        options: &args.options,
+        options,
         agent: chosen.settings,
         name: &chosen.name,
     };
@@ -79,7 +90,10 @@ pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<Exi
 
 fn read_prompt() -> anyhow::Result<String> {
     let mut prompt = String::new();
-    std::io::stdin().read_to_string(&mut prompt).context("the prompt cannot be read from standard input")?;
+    // One byte more than fits, so that too long a prompt is noticed and an endless one ends.
+    let most = ringfence_agents::LONGEST_PROMPT as u64 + 1;
+    let read = std::io::stdin().take(most).read_to_string(&mut prompt);
+    read.context("the prompt cannot be read from standard input")?;
     Ok(prompt)
 }
 

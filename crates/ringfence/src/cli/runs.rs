@@ -61,11 +61,13 @@ struct Row {
 }
 
 fn list(runs: &Runs, limit: usize, json: bool) -> anyhow::Result<()> {
-    let rows: Vec<Row> = runs.list()?.into_iter().take(limit).map(|id| row(runs, id)).collect();
+    let ids = runs.list()?;
+    let none_yet = ids.is_empty();
+    let rows: Vec<Row> = ids.into_iter().take(limit).map(|id| row(runs, id)).collect();
     if json {
         return terminal::json(&rows);
     }
-    if rows.is_empty() {
+    if none_yet {
         terminal::line("No runs yet. Try `ringfence demo`.");
         return Ok(());
     }
@@ -159,7 +161,7 @@ fn show(runs: &Runs, id: &RunId, log: bool, json: bool) -> anyhow::Result<()> {
     }
     if let Some(log) = log {
         terminal::line("");
-        log.iter().for_each(|line| Human.event(&line.event));
+        log.iter().try_for_each(|line| Human.event(&line.event)).ok();
     }
     Ok(())
 }
