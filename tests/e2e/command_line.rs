@@ -111,9 +111,7 @@ fn an_agent_never_waits_for_input() {
 fn any_program_can_be_an_agent() {
     let place = Place::new();
     let script = r#"sh -c 'echo "$0" and "$RINGFENCE_PROMPT"; echo warned >&2; exit 3' {prompt}"#;
-    let ran = place
-        .run(&["run", "--mode", "host", "--agent", "command", "--command", script, "--json", "do $HOME; it"])
-        .expect_code(3);
+    let ran = place.agent(script, &["do $HOME; it"]).expect_code(3);
     let result = ran.result();
     assert_eq!(result["text"], "do $HOME; it and do $HOME; it");
     assert_eq!(result["failure"]["class"], "agent_error");

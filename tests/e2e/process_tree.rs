@@ -185,9 +185,7 @@ fn memory_is_bounded_and_running_out_of_it_has_a_class() {
     let shared = "import mmap, time; m = mmap.mmap(-1, 300 << 20); \
                   [m.__setitem__(i, 1) for i in range(0, 300 << 20, 4096)]; time.sleep(1000)";
     let command = format!("python3 -c \"{shared}\"");
-    let args =
-        ["run", "--mode", "host", "--agent", "command", "--command", &command, "--memory", "128m", "--json"];
-    let result = place.run(&args).expect_code(125).result();
+    let result = place.agent(&command, &["--memory", "128m"]).expect_code(125).result();
     assert_eq!(result["failure"]["class"], "out_of_memory");
     exec(&place, &["--memory", "128m"], "exec python3 -c 'x = bytearray(300 << 20)'").expect_code(1);
     exec(&place, &["--memory", "1g"], "exec python3 -c 'x = bytearray(300 << 20)'").expect_code(0);

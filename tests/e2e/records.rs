@@ -39,21 +39,9 @@ fn secrets_are_in_no_file_that_is_kept() {
         .env("ANTHROPIC_API_KEY", "sk-ant-0123456789abcdef")
         .env("HTTPS_PROXY", "http://me:proxy-password@127.0.0.1:9");
     let script = "sh -c 'echo $ANTHROPIC_API_KEY; echo \"$PEM_KEY\"; echo $GIVEN_PASSWORD >&2; echo $HTTPS_PROXY; exit 1'";
-    let ran = place.run(&[
-        "run",
-        "--mode",
-        "host",
-        "--agent",
-        "command",
-        "--command",
-        script,
-        "--env",
-        "GIVEN_PASSWORD=hunter2-hunter2",
-        "--env",
-        "PEM_KEY=-----BEGIN-----\nMIIEvQIBADANBg\n-----END-----",
-        "--json",
-        "the password is hunter2-hunter2",
-    ]);
+    let pem = "PEM_KEY=-----BEGIN-----\nMIIEvQIBADANBg\n-----END-----";
+    let given = ["--env", "GIVEN_PASSWORD=hunter2-hunter2", "--env", pem, "the password is hunter2-hunter2"];
+    let ran = place.agent(script, &given);
     assert!(ran.stdout.contains("[REDACTED]"), "{}", ran.stdout);
     place.run(&["exec", "--mode", "host", "-e", "TOKEN=supersecretvalue", "--", "echo", "supersecretvalue"]);
     let secrets = "sk-ant-0123456789abcdef|hunter2-hunter2|MIIEvQIBADANBg|proxy-password|supersecretvalue";
@@ -66,19 +54,7 @@ fn secrets_are_in_no_file_that_is_kept() {
 
 #[test]
 fn what_is_no_secret_stays_readable() {
-    let place = Place::new();
-    let ran = place.run(&[
-        "run",
-        "--mode",
-        "host",
-        "--agent",
-        "command",
-        "--command",
-        "echo to production",
-        "-e",
-        "NODE_ENV=production",
-        "--json",
-    ]);
+    let ran = Place::new().agent("echo to production", &["-e", "NODE_ENV=production"]);
     assert_eq!(ran.result()["text"], "to production");
 }
 

@@ -86,6 +86,14 @@ impl Place {
         }
     }
 
+    /// Runs a command as an agent, for programs to read.
+    pub(crate) fn agent(&self, command: &str, args: &[&str]) -> Ran {
+        self.run(
+            &[&["run", "--mode", "host", "--agent", "command", "--json", "--command", command], args]
+                .concat(),
+        )
+    }
+
     pub(crate) fn spawn(&self, args: &[&str]) -> Child {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()

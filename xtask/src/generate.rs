@@ -120,14 +120,15 @@ fn agent_clis_page() -> anyhow::Result<String> {
     for cli in ringfence_agents::ALL {
         let code =
             |items: &[&str]| items.iter().map(|item| format!("`{item}`")).collect::<Vec<_>>().join(", ");
-        let install = if cli.program().is_some() { format!("`{}`", cli.install()) } else { "–".into() };
+        let install =
+            if cli.facts().program.is_some() { format!("`{}`", cli.facts().install) } else { "–".into() };
         writeln!(
             page,
             "| `{}` | {install} | {} | {} | {} |",
-            cli.name(),
-            code(cli.hosts()),
-            code(cli.login().env),
-            code(cli.login().paths),
+            cli.facts().name,
+            code(cli.facts().hosts),
+            code(cli.facts().login.env),
+            code(cli.facts().login.paths),
         )?;
     }
     page.push_str(

@@ -14,46 +14,35 @@ use ringfence_core::units::Seconds;
 use serde_json::Value;
 
 use crate::reading::{LastWords, at, mentions, no_result, notice, number_at, plain, text_at};
-use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt};
+use crate::{
+    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt,
+};
 
 pub(crate) struct Claude;
 
-const LOGIN: Login = Login {
-    env: &["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"],
-    paths: &[".claude/.credentials.json", ".config/claude"],
-    remedy: "run `claude /login`, or set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
+const FACTS: Facts = Facts {
+    name: "claude",
+    program: Some("claude"),
+    install: "npm install -g @anthropic-ai/claude-code",
+    hosts: &["api.anthropic.com"],
+    env: &[
+        "ANTHROPIC_BASE_URL",
+        "ANTHROPIC_MODEL",
+        "CLAUDE_CONFIG_DIR",
+        "CLAUDE_CODE_MAX_RETRIES",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
+        "API_TIMEOUT_MS",
+    ],
+    login: Login {
+        env: &["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"],
+        paths: &[".claude/.credentials.json", ".config/claude"],
+        remedy: "run `claude /login`, or set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
+    },
 };
 
 impl AgentCli for Claude {
-    fn name(&self) -> &'static str {
-        "claude"
-    }
-
-    fn program(&self) -> Option<&'static str> {
-        Some("claude")
-    }
-
-    fn install(&self) -> &'static str {
-        "npm install -g @anthropic-ai/claude-code"
-    }
-
-    fn hosts(&self) -> &'static [&'static str] {
-        &["api.anthropic.com"]
-    }
-
-    fn env(&self) -> &'static [&'static str] {
-        &[
-            "ANTHROPIC_BASE_URL",
-            "ANTHROPIC_MODEL",
-            "CLAUDE_CONFIG_DIR",
-            "CLAUDE_CODE_MAX_RETRIES",
-            "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
-            "API_TIMEOUT_MS",
-        ]
-    }
-
-    fn login(&self) -> &'static Login {
-        &LOGIN
+    fn facts(&self) -> &'static Facts {
+        &FACTS
     }
 
     fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {
@@ -309,7 +298,7 @@ trait WithRemedy {
 
 impl WithRemedy for Failure {
     fn with_remedy_of(self, class: FailureClass) -> Self {
-        if class == FailureClass::AuthRequired { self.with_remedy(LOGIN.remedy) } else { self }
+        if class == FailureClass::AuthRequired { self.with_remedy(FACTS.login.remedy) } else { self }
     }
 }
 

@@ -11,39 +11,28 @@ use ringfence_core::ids::SessionId;
 use serde_json::{Value, json};
 
 use crate::reading::{LastWords, at, mentions, no_result, notice, number_at, plain, status_in, text_at};
-use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt};
+use crate::{
+    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt,
+};
 
 pub(crate) struct Codex;
 
-const LOGIN: Login = Login {
-    env: &["CODEX_API_KEY", "OPENAI_API_KEY"],
-    paths: &[".codex/auth.json"],
-    remedy: "run `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY",
+const FACTS: Facts = Facts {
+    name: "codex",
+    program: Some("codex"),
+    install: "npm install -g @openai/codex",
+    hosts: &["api.openai.com", "chatgpt.com", "auth.openai.com"],
+    env: &["CODEX_HOME", "OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"],
+    login: Login {
+        env: &["CODEX_API_KEY", "OPENAI_API_KEY"],
+        paths: &[".codex/auth.json"],
+        remedy: "run `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY",
+    },
 };
 
 impl AgentCli for Codex {
-    fn name(&self) -> &'static str {
-        "codex"
-    }
-
-    fn program(&self) -> Option<&'static str> {
-        Some("codex")
-    }
-
-    fn install(&self) -> &'static str {
-        "npm install -g @openai/codex"
-    }
-
-    fn hosts(&self) -> &'static [&'static str] {
-        &["api.openai.com", "chatgpt.com", "auth.openai.com"]
-    }
-
-    fn env(&self) -> &'static [&'static str] {
-        &["CODEX_HOME", "OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"]
-    }
-
-    fn login(&self) -> &'static Login {
-        &LOGIN
+    fn facts(&self) -> &'static Facts {
+        &FACTS
     }
 
     fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {
@@ -197,7 +186,7 @@ impl CodexReader {
     fn silent(&self, exit: ExitStatus) -> Failure {
         let words = self.last_words.text();
         if mentions(&words, &["missing optional dependency"]) {
-            return Failure::new(FailureClass::CliMissing, words).with_remedy(Codex.install());
+            return Failure::new(FailureClass::CliMissing, words).with_remedy(FACTS.install);
         }
         let failure = no_result("codex", exit, &self.last_words);
         match classify(&words) {
@@ -235,7 +224,7 @@ fn classify(message: &str) -> Failure {
         FailureClass::AgentError
     };
     let failure = Failure::new(class, message);
-    if class == FailureClass::AuthRequired { failure.with_remedy(LOGIN.remedy) } else { failure }
+    if class == FailureClass::AuthRequired { failure.with_remedy(FACTS.login.remedy) } else { failure }
 }
 
 fn usage(value: &Value) -> Usage {

@@ -5,38 +5,27 @@ use ringfence_core::event::{Event, Stream};
 use ringfence_core::failure::Failure;
 
 use crate::reading::{LastWords, no_result, plain};
-use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader, fitting_prompt};
+use crate::{
+    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader, fitting_prompt,
+};
 
 pub(crate) struct Command;
-
-const LOGIN: Login = Login { env: &[], paths: &[], remedy: "" };
 
 /// Where the prompt stands in the command, if it stands there.
 const PROMPT: &str = "{prompt}";
 
+const FACTS: Facts = Facts {
+    name: "command",
+    program: None,
+    install: "check the name of the program and your PATH",
+    hosts: &[],
+    env: &[],
+    login: Login::NONE,
+};
+
 impl AgentCli for Command {
-    fn name(&self) -> &'static str {
-        "command"
-    }
-
-    fn program(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn install(&self) -> &'static str {
-        "check the name of the program and your PATH"
-    }
-
-    fn hosts(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn env(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn login(&self) -> &'static Login {
-        &LOGIN
+    fn facts(&self) -> &'static Facts {
+        &FACTS
     }
 
     /// The prompt replaces `{prompt}` in a word of its own and is always in `RINGFENCE_PROMPT`; it is never read by a

@@ -16,7 +16,7 @@ use ringfence_core::failure::Failure;
 use serde_json::json;
 
 use crate::reading::{LastWords, no_result, plain};
-use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader};
+use crate::{AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader};
 
 /// The hidden argument that makes the binary this agent.
 pub const ARGUMENT: &str = "__demo-agent";
@@ -27,34 +27,21 @@ pub const BAIT_PORT: &str = "RINGFENCE_DEMO_PORT";
 /// Is the secret.
 pub const BAIT_SECRET: &str = "RINGFENCE_DEMO_SECRET";
 
-const LOGIN: Login = Login { env: &[], paths: &[], remedy: "" };
-
 /// The built-in agent.
 pub struct Demo;
 
+const FACTS: Facts = Facts {
+    name: "demo",
+    program: None,
+    install: "it is part of ringfence",
+    hosts: &[],
+    env: &[BAIT_FILE, BAIT_PORT],
+    login: Login::NONE,
+};
+
 impl AgentCli for Demo {
-    fn name(&self) -> &'static str {
-        "demo"
-    }
-
-    fn program(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn install(&self) -> &'static str {
-        "it is part of ringfence"
-    }
-
-    fn hosts(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn env(&self) -> &'static [&'static str] {
-        &[BAIT_FILE, BAIT_PORT]
-    }
-
-    fn login(&self) -> &'static Login {
-        &LOGIN
+    fn facts(&self) -> &'static Facts {
+        &FACTS
     }
 
     fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {

@@ -20,29 +20,31 @@ use ringfence_core::ids::SessionId;
 
 /// A program that works on a prompt.
 pub trait AgentCli: Sync {
-    /// Its name in the settings.
-    fn name(&self) -> &'static str;
-
-    /// The program that has to be in the path, if it is one that people install.
-    fn program(&self) -> Option<&'static str>;
-
-    /// How to get it.
-    fn install(&self) -> &'static str;
-
-    /// The hosts without which it cannot work.
-    fn hosts(&self) -> &'static [&'static str];
-
-    /// Variables that configure it and are no secret.
-    fn env(&self) -> &'static [&'static str];
-
-    /// Where its credentials come from.
-    fn login(&self) -> &'static Login;
+    /// What is known of it.
+    fn facts(&self) -> &'static Facts;
 
     /// The command line for a prompt.
     fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError>;
 
     /// A reader of its output.
     fn reader(&self) -> Box<dyn Reader>;
+}
+
+/// What is known of an agent CLI.
+#[derive(Debug)]
+pub struct Facts {
+    /// Its name in the settings.
+    pub name: &'static str,
+    /// The program that has to be in the path, if it is one that people install.
+    pub program: Option<&'static str>,
+    /// How to get it.
+    pub install: &'static str,
+    /// The hosts without which it cannot work.
+    pub hosts: &'static [&'static str],
+    /// Variables that configure it and are no secret.
+    pub env: &'static [&'static str],
+    /// Where its credentials come from.
+    pub login: Login,
 }
 
 /// Where an agent CLI's credentials come from.
@@ -54,6 +56,11 @@ pub struct Login {
     pub paths: &'static [&'static str],
     /// How to log in.
     pub remedy: &'static str,
+}
+
+impl Login {
+    /// Of a program that needs none.
+    const NONE: Login = Login { env: &[], paths: &[], remedy: "" };
 }
 
 /// What is asked of an agent CLI.
@@ -212,12 +219,12 @@ pub const ALL: [&dyn AgentCli; 5] =
 
 /// The agent CLI of a name.
 pub fn find(name: &str) -> Option<&'static dyn AgentCli> {
-    ALL.into_iter().find(|cli| cli.name() == name)
+    ALL.into_iter().find(|cli| cli.facts().name == name)
 }
 
 /// Their names, in the order of the table.
 pub fn names<'a>() -> impl Iterator<Item = &'a str> {
-    ALL.into_iter().map(|cli| cli.name())
+    ALL.into_iter().map(|cli| cli.facts().name)
 }
 
 /// A reader for a program that is no agent.

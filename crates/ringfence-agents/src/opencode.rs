@@ -11,45 +11,40 @@ use ringfence_core::units::Seconds;
 use serde_json::{Value, json};
 
 use crate::reading::{LastWords, at, mentions, no_result, number_at, plain, text_at};
-use crate::{AgentCli, CommandLine, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt};
+use crate::{
+    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt,
+};
 
 pub(crate) struct Opencode;
 
-const LOGIN: Login = Login {
-    env: &["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "GEMINI_API_KEY", "OPENCODE_API_KEY"],
-    paths: &[".local/share/opencode/auth.json"],
-    remedy: "run `opencode auth login`, or set the provider's key",
+const FACTS: Facts = Facts {
+    name: "opencode",
+    program: Some("opencode"),
+    install: "npm install -g opencode-ai",
+    hosts: &["api.anthropic.com", "api.openai.com", "opencode.ai", "models.opencode.ai"],
+    env: &[
+        "OPENCODE_CONFIG",
+        "OPENCODE_CONFIG_CONTENT",
+        "OPENCODE_CONFIG_DIR",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+    ],
+    login: Login {
+        env: &[
+            "ANTHROPIC_API_KEY",
+            "OPENAI_API_KEY",
+            "OPENROUTER_API_KEY",
+            "GEMINI_API_KEY",
+            "OPENCODE_API_KEY",
+        ],
+        paths: &[".local/share/opencode/auth.json"],
+        remedy: "run `opencode auth login`, or set the provider's key",
+    },
 };
 
 impl AgentCli for Opencode {
-    fn name(&self) -> &'static str {
-        "opencode"
-    }
-
-    fn program(&self) -> Option<&'static str> {
-        Some("opencode")
-    }
-
-    fn install(&self) -> &'static str {
-        "npm install -g opencode-ai"
-    }
-
-    fn hosts(&self) -> &'static [&'static str] {
-        &["api.anthropic.com", "api.openai.com", "opencode.ai", "models.opencode.ai"]
-    }
-
-    fn env(&self) -> &'static [&'static str] {
-        &[
-            "OPENCODE_CONFIG",
-            "OPENCODE_CONFIG_CONTENT",
-            "OPENCODE_CONFIG_DIR",
-            "XDG_CONFIG_HOME",
-            "XDG_DATA_HOME",
-        ]
-    }
-
-    fn login(&self) -> &'static Login {
-        &LOGIN
+    fn facts(&self) -> &'static Facts {
+        &FACTS
     }
 
     fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {
@@ -219,7 +214,7 @@ fn classify(error: &Value) -> Failure {
         .and_then(Seconds::new);
     let failure = Failure::new(class, message);
     match class {
-        FailureClass::AuthRequired => failure.with_remedy(LOGIN.remedy),
+        FailureClass::AuthRequired => failure.with_remedy(FACTS.login.remedy),
         FailureClass::Quota => failure.with_retry_after(retry_after),
         FailureClass::AgentError if name == "UnknownError" => {
             failure.with_remedy("check the model's name and the provider's login")

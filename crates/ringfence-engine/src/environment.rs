@@ -42,13 +42,14 @@ pub fn environment(
 ) -> Passed {
     let network: &[&str] = if policy.network.mode == NetworkMode::Open { NETWORK } else { &[] };
     let credentials: &[&str] = match (policy.credentials, cli) {
-        (Credentials::Env, Some(cli)) => cli.login().env,
+        (Credentials::Env, Some(cli)) => cli.facts().login.env,
         _ => &[],
     };
     // An allow list written for one policy must not carry keys into another that keeps them outside.
     let hands_over = policy.credentials == Credentials::Env;
-    let is_credential = |name: &str| ringfence_agents::ALL.iter().any(|cli| cli.login().env.contains(&name));
-    let configuration = cli.map_or(&[] as &[&str], AgentCli::env);
+    let is_credential =
+        |name: &str| ringfence_agents::ALL.iter().any(|cli| cli.facts().login.env.contains(&name));
+    let configuration = cli.map_or(&[] as &[&str], |cli| cli.facts().env);
     let allowed = |name: &str| {
         BASE.contains(&name)
             || name.starts_with("LC_")

@@ -190,7 +190,7 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     let needed: Result<Vec<HostRule>, BadHostRule> = match (cli, job.policy.credentials) {
         // Whoever works without credentials does not speak to a model.
         (None, _) | (_, Credentials::None) => Ok(Vec::new()),
-        (Some(cli), _) => cli.hosts().iter().map(|host| host.parse()).collect(),
+        (Some(cli), _) => cli.facts().hosts.iter().map(|host| host.parse()).collect(),
     };
     let redactor =
         Redactor::new(passed.secret.iter().filter_map(|name| passed.env.get(name)).map(String::as_str));
@@ -243,7 +243,7 @@ fn record(
     let request = &plan.request;
     let mut versions: BTreeMap<String, String> = backend.versions().into_iter().collect();
     versions.insert("ringfence".into(), env!("CARGO_PKG_VERSION").into());
-    if let Some(program) = job.work.cli().and_then(AgentCli::program) {
+    if let Some(program) = job.work.cli().and_then(|cli| cli.facts().program) {
         let path = request.env.get("PATH").map(String::as_str).unwrap_or_default();
         let version = version::of_program(program, path).unwrap_or_else(|| "unknown".into());
         versions.insert(program.into(), version);
@@ -253,7 +253,7 @@ fn record(
         run: request.run.clone(),
         started_at: clock::now_text(),
         agent: job.agent.clone(),
-        cli: job.work.cli().map_or("exec", AgentCli::name).to_owned(),
+        cli: job.work.cli().map_or("exec", |cli| cli.facts().name).to_owned(),
         mode: request.mode,
         policy: job.policy_name.clone(),
         requested: job.policy.clone(),
@@ -390,7 +390,7 @@ fn stopped_code(failure: &Failure) -> u8 {
 fn not_launched(job: &Job<'_>, error: &LaunchError) -> End {
     let mut failure = error.failure();
     if !matches!(error, LaunchError::Runtime(_)) {
-        failure.remedy = job.work.cli().map(|cli| cli.install().to_owned());
+        failure.remedy = job.work.cli().map(|cli| cli.facts().install.to_owned());
     }
     let code = match error {
         LaunchError::NotFound { .. } => exit_code::NOT_FOUND,

@@ -52,11 +52,11 @@ pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<
         .collect();
     let agent_clis: Vec<Group> = ringfence_agents::ALL
         .iter()
-        .filter(|cli| cli.program().is_some())
+        .filter(|cli| cli.facts().program.is_some())
         .map(|cli| {
             group(
-                cli.name(),
-                clis_in_use(&settings).contains(cli.name()),
+                cli.facts().name,
+                clis_in_use(&settings).contains(cli.facts().name),
                 look_at(*cli, installation, &settings),
             )
         })
@@ -87,22 +87,24 @@ fn clis_in_use(settings: &Settings) -> BTreeSet<&str> {
 }
 
 fn look_at(cli: &dyn AgentCli, installation: &Installation, settings: &Settings) -> Vec<Finding> {
-    let program = cli.program().unwrap_or_default();
+    let program = cli.facts().program.unwrap_or_default();
     let Some(path) = installation.surroundings().find(program) else {
-        return vec![Finding::absent(program, "not found in PATH", cli.install())];
+        return vec![Finding::absent(program, "not found in PATH", cli.facts().install)];
     };
     let version = match version(&path, installation, settings) {
         Ok(version) => Finding::ok(program, format!("{version} at {}", path.display())),
-        Err(why) => {
-            Finding::absent(program, format!("{} does not work: {why:#}", path.display()), cli.install())
-        }
+        Err(why) => Finding::absent(
+            program,
+            format!("{} does not work: {why:#}", path.display()),
+            cli.facts().install,
+        ),
     };
     vec![version, login(cli, installation)]
 }
 
 /// A login that is there may still be expired; only the provider knows.
 fn login(cli: &dyn AgentCli, installation: &Installation) -> Finding {
-    let login = cli.login();
+    let login = &cli.facts().login;
     let variable =
         login.env.iter().find(|name| installation.env.get(**name).is_some_and(|value| !value.is_empty()));
     let file = login.paths.iter().map(|path| installation.home.join(path)).find(|path| path.exists());
