@@ -118,10 +118,12 @@ fn a_stopped_gate_does_not_stop_the_clock() {
 fn a_reader_who_does_not_read_does_not_stop_the_clock() {
     let place = Place::new();
     let args = ["exec", "--mode", "host", "--timeout", "1", "--", "sh", "-c", "echo $$ > it.pid; yes"];
-    let child = place.spawn(&args);
+    let mut child = place.spawn(&args);
     let it = place.pid("it.pid");
-    wait_for("the end of the run", || (!lives(it)).then_some(()));
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(124));
+    // It ends by itself, with nobody reading what waits in the pipe.
+    assert_eq!(child.wait().unwrap().code(), Some(124));
+    assert!(!lives(it));
+    assert_eq!(place.run(&["runs", "list", "--json"]).json()[0]["failure"], "timeout");
 }
 
 #[test]
@@ -225,4 +227,117 @@ fn processor_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Whatever it is called: half a character, parentheses, line ends.
+#[test]
+fn a_name_that_is_no_text_hides_nobody() {
+    let place = Place::new();
+    let code = r"import ctypes, os, signal, time
+os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ctypes.CDLL(None).prctl(15, b')\xd0 (\n', 0, 0, 0)
+open('hidden.pid', 'w').write(str(os.getpid())); time.sleep(1000)";
+    std::fs::write(place.work().join("hide.py"), code).unwrap();
+    exec(&place, &[], "python3 hide.py & while [ ! -s hidden.pid ]; do sleep 0.01; done; exit 3")
+        .expect_code(3);
+    let pid = place.pid("hidden.pid");
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+/// Stops the gate before it can say that the program runs.
+#[test]
+fn a_gate_that_is_stopped_at_once_is_ended_too() {
+    let place = Place::new();
+    let ran = exec(&place, &["--timeout", "1"], "kill -STOP $PPID; echo $$ > it.pid; exec sleep 1000");
+    assert!([124, 125].contains(&ran.code()), "{}: {}", ran.code(), ran.stderr);
+    assert!(!lives(place.pid("it.pid")));
+}
+
+#[test]
+fn a_cancellation_reaches_a_stopped_gate() {
+    let place = Place::new();
+    let script = format!("{DAEMON}; kill -STOP $PPID; echo $$ > it.pid; sleep 1000");
+    let child = place.spawn(&["exec", "--mode", "host", "--", "sh", "-c", &script]);
+    let it = place.pid("it.pid");
+    signal(child.id(), "-INT");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    assert!(!lives(it) && !lives(place.pid("daemon.pid")));
+}
+
+#[test]
+fn killing_ringfence_while_the_gate_is_stopped_ends_everything_too() {
+    let place = Place::new();
+    let script = format!("{DAEMON}; kill -STOP $PPID; echo $$ > it.pid; sleep 1000");
+    let mut child = place.spawn(&["exec", "--mode", "host", "--", "sh", "-c", &script]);
+    let (it, daemon) = (place.pid("it.pid"), place.pid("daemon.pid"));
+    signal(child.id(), "-KILL");
+    child.wait().unwrap();
+    wait_for("the end of both", || (!lives(it) && !lives(daemon)).then_some(()));
+}
+
+/// Takes the gate's socket, says that all went well, and kills the gate. Only root gets that far.
+#[test]
+fn a_forged_end_is_not_believed() {
+    let place = Place::new();
+    let code = r#"import ctypes, json, os, signal, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+gate = os.getppid()
+fd = libc.syscall(438, os.pidfd_open(gate), 0, 0)
+if fd < 0: sys.exit(9)
+body = json.dumps({"ended": {"status": {"code": 0}, "leftovers": 0, "survivors": 0, "limit": None}}).encode()
+if os.fork() == 0:
+    os.setsid(); open("left.pid", "w").write(str(os.getpid())); signal.pause()
+while not os.path.exists("left.pid") or not open("left.pid").read(): pass
+os.write(fd, struct.pack("<I", len(body)) + body)
+os.kill(gate, 9)
+signal.pause()"#;
+    std::fs::write(place.work().join("forge.py"), code).unwrap();
+    let ran = exec(&place, &[], "exec python3 forge.py");
+    let is_root = std::process::Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
+    assert_eq!(ran.code(), if is_root { 125 } else { 9 }, "{}", ran.stderr);
+    if is_root {
+        assert!(!lives(place.pid("left.pid")));
+    }
+}
+
+/// A shell that replaced itself by `ringfence` left it children that are none of its business.
+#[test]
+fn inherited_children_are_left_alone() {
+    let place = Place::new();
+    let binary = crate::support::BINARY;
+    let script = format!(
+        "setsid sleep 60 > /dev/null 2>&1 & echo $! > innocent.pid; sleep 0.2; exec {binary} exec --mode host -- sh -c 'kill -9 $PPID; sleep 5'"
+    );
+    let output = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .env_clear()
+        .env("HOME", place.home())
+        .env("PATH", std::env::var("PATH").unwrap())
+        .current_dir(place.work())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    let innocent = place.pid("innocent.pid");
+    assert!(lives(innocent));
+    signal(innocent, "-KILL");
+}
+
+#[test]
+fn a_loud_stranger_on_the_pipe_does_not_hide_the_end() {
+    let place = Place::new();
+    let child = place.spawn(&[
+        "exec",
+        "--mode",
+        "host",
+        "--timeout",
+        "60",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ > it.pid; sleep 1; exit 6",
+    ]);
+    let it = place.pid("it.pid");
+    let mut pipe = std::fs::OpenOptions::new().write(true).open(format!("/proc/{it}/fd/1")).unwrap();
+    std::thread::spawn(move || while std::io::Write::write_all(&mut pipe, &[b'y'; 4096]).is_ok() {});
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(6));
 }

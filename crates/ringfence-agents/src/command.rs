@@ -4,7 +4,7 @@ use ringfence_core::backend::ExitStatus;
 use ringfence_core::event::{Event, Stream};
 use ringfence_core::failure::Failure;
 
-use crate::reading::{LastWords, no_result, plain};
+use crate::reading::{LastWords, bad_exit, plain};
 use crate::{
     AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader, fitting_prompt,
 };
@@ -86,7 +86,7 @@ impl Reader for CommandReader {
     fn finish(&mut self, exit: ExitStatus, _: u64) -> Outcome {
         let failure = match exit {
             ExitStatus::Code(0) => None,
-            other => Some(no_result("the command", other, &self.last_words)),
+            other => Some(bad_exit("the command", other, &self.last_words)),
         };
         Outcome { text: std::mem::take(&mut self.answer), failure, ..Outcome::default() }
     }

@@ -53,12 +53,20 @@ impl LastWords {
 
 /// The failure of a CLI that ended without its own account of the end.
 pub(crate) fn no_result(cli: &str, exit: ExitStatus, words: &LastWords) -> Failure {
+    ended(cli, exit, " and without a result", words)
+}
+
+/// The failure of a program whose exit code is its only account.
+pub(crate) fn bad_exit(program: &str, exit: ExitStatus, words: &LastWords) -> Failure {
+    ended(program, exit, "", words)
+}
+
+fn ended(who: &str, exit: ExitStatus, how: &str, words: &LastWords) -> Failure {
     let said = words.text();
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
     let message = match exit {
-        ExitStatus::Code(0) => format!("{cli} ended with code 0 and without a result{said}"),
-        ExitStatus::Code(code) => format!("{cli} ended with code {code} and without a result{said}"),
-        ExitStatus::Signal(signal) => format!("{cli} was killed by signal {signal}{said}"),
+        ExitStatus::Code(code) => format!("{who} ended with code {code}{how}{said}"),
+        ExitStatus::Signal(signal) => format!("{who} was killed by signal {signal}{said}"),
     };
     Failure::new(FailureClass::AgentError, message)
 }

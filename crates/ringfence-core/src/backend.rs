@@ -65,7 +65,8 @@ impl LaunchError {
 
 /// A run that was started. Dropping it ends all that belongs to it.
 pub trait Sandbox: Send {
-    /// Waits for the next thing to happen, until the given time at the latest.
+    /// Waits for the next thing to happen, until the given time at the latest. A wish to end it is something: it
+    /// wakes whoever waits.
     fn next(&mut self, until: Instant) -> Result<Happening, Failure>;
 
     /// What to end it by, from any thread.
@@ -79,7 +80,7 @@ pub enum Happening {
     Output(Stream, Vec<u8>),
     /// Its first process ended, and all that could be ended with it.
     Ended(Exit),
-    /// Nothing until the given time.
+    /// Nothing until the given time, or somebody's wish.
     Nothing,
 }
 

@@ -142,6 +142,8 @@ pub struct RunResult {
     pub duration_ms: u64,
     /// Processes that were still there when the agent CLI had ended, and were ended.
     pub leftover_processes: u32,
+    /// Processes of the run that could not be ended.
+    pub surviving_processes: u32,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,

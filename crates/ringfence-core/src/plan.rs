@@ -74,8 +74,8 @@ impl Refusal {
     pub fn remedy(&self) -> String {
         match self {
             Refusal::CannotKeep { mode, .. } if !mode.isolates() => format!(
-                "choose a mode with a boundary (`--mode`), or give up these promises knowingly: `--mode {mode}` alone \
-                 runs with the policy `open`"
+                "choose a mode with a boundary (`--mode`), or give up these promises knowingly with `--mode {mode} \
+                 --policy open` and without limits that it cannot keep"
             ),
             Refusal::CannotKeep { .. } => {
                 "choose another mode (`ringfence sandbox doctor` lists them) or a policy that asks for less"

@@ -19,7 +19,9 @@ pub enum BadUnit {
     #[error("`{0}` is not a number of cpus: write a number above 0 and up to 1024, such as `1.0` or `2`")]
     Cpus(String),
     /// Not a length of time.
-    #[error("`{0}` is not a time: write seconds or a number with s, m or h, such as `90s`, `10m` or `2h`")]
+    #[error(
+        "`{0}` is not a time: write seconds or a number with s, m or h, such as `90s`, `10m` or `2h`, up to a year"
+    )]
     Time(String),
 }
 

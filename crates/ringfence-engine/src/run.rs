@@ -285,10 +285,15 @@ impl Watchers<'_> {
 
 /// Why a run ends whose output nobody takes.
 fn unread(error: &io::Error) -> Failure {
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        return Failure::new(FailureClass::Cancelled, "nobody reads the output any more");
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => {
+            Failure::new(FailureClass::Cancelled, "nobody reads the output any more")
+        }
+        io::ErrorKind::TimedOut => {
+            Failure::new(FailureClass::Timeout, "the time was over while the output waited to be read")
+        }
+        _ => Failure::new(FailureClass::Unknown, format!("the output cannot be written: {error}")),
     }
-    Failure::new(FailureClass::Unknown, format!("the output cannot be written: {error}"))
 }
 
 impl Audience for Watchers<'_> {
@@ -310,11 +315,17 @@ struct End {
     outcome: Outcome,
     exit_code: u8,
     leftovers: u32,
+    survivors: u32,
 }
 
 impl End {
     fn failed(failure: Failure, exit_code: u8) -> Self {
-        Self { outcome: Outcome { failure: Some(failure), ..Outcome::default() }, exit_code, leftovers: 0 }
+        Self {
+            outcome: Outcome { failure: Some(failure), ..Outcome::default() },
+            exit_code,
+            leftovers: 0,
+            survivors: 0,
+        }
     }
 }
 
@@ -349,22 +360,18 @@ fn attempt(
         redactor,
         reader: &mut *reader,
         audience: watchers,
+        cancel,
     };
     let watched = match watch.follow(&mut *sandbox) {
         Ok(watched) => watched,
         Err(failure) => return End::failed(failure.clone(), stopped_code(&failure)),
     };
     let mut outcome = reader.finish(watched.exit.status, clock::now_ms() / 1000);
-    if watched.exit.survivors > 0 && outcome.failure.is_none() {
-        let count = watched.exit.survivors;
-        let failure = Failure::new(
-            FailureClass::Unknown,
-            format!("{count} processes of the run could not be ended"),
-        )
-        .with_remedy(
-            "they have more rights than ringfence has, or hang in the kernel; look for them with `ps`",
-        );
-        outcome.failure = Some(failure);
+    let survivors = watched.exit.survivors;
+    if survivors > 0 && outcome.failure.is_none() {
+        let what = if survivors == 1 { "a process".to_owned() } else { format!("{survivors} processes") };
+        let failure = Failure::new(FailureClass::Unknown, format!("{what} of the run could not be ended"));
+        outcome.failure = Some(failure.with_remedy("look for it with `ps`"));
     }
     let mut exit_code = match watched.exit.status {
         ExitStatus::Code(0) if outcome.failure.is_some() => exit_code::FAILED,
@@ -375,7 +382,7 @@ fn attempt(
         exit_code = stopped_code(&failure);
         outcome.failure = Some(failure);
     }
-    End { outcome, exit_code, leftovers: watched.exit.leftovers }
+    End { outcome, exit_code, leftovers: watched.exit.leftovers, survivors }
 }
 
 /// The code of a run that the engine ended.
@@ -409,7 +416,7 @@ fn conclude(
     started: Instant,
     redactor: &Redactor,
 ) -> RunResult {
-    let End { mut outcome, mut exit_code, leftovers } = end;
+    let End { mut outcome, mut exit_code, leftovers, survivors } = end;
     if cancel.requested() {
         // Whatever it made of the wish: a run that was told to end did not do its work.
         exit_code = exit_code::INTERRUPTED;
@@ -435,6 +442,7 @@ fn conclude(
         session_usage,
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         leftover_processes: leftovers,
+        surviving_processes: survivors,
         failure: outcome.failure.map(|failure| redactor.clean_failure(failure)),
     }
 }

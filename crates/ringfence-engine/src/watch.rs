@@ -9,6 +9,7 @@ use ringfence_core::failure::{Disposition, Failure, FailureClass};
 use ringfence_core::policy::Limits;
 use ringfence_core::units::Seconds;
 
+use crate::cancel::Cancel;
 use crate::lines::Lines;
 use crate::redact::Redactor;
 
@@ -37,6 +38,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) redactor: &'a Redactor,
     pub(crate) reader: &'a mut dyn Reader,
     pub(crate) audience: &'a mut dyn Audience,
+    pub(crate) cancel: &'a Cancel,
 }
 
 /// What the watch keeps in mind.
@@ -136,6 +138,10 @@ impl Watch<'_> {
     /// Ends what has to end. A failure means that even killing does not.
     fn enforce(&mut self, state: &mut State, sandbox: &dyn Sandbox) -> Option<Failure> {
         let now = Instant::now();
+        if self.cancel.requested() {
+            // Whoever cancels has asked the run already; what is left to do here is not to wait for ever.
+            end(state, || Failure::new(FailureClass::Cancelled, "the run was cancelled"));
+        }
         let asked_before = state.ending.is_some();
         self.look_at_stall(state, now);
         if now >= state.deadline {

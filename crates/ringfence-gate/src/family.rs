@@ -123,16 +123,18 @@ impl Census {
 }
 
 fn look_at(pid: i32) -> Option<Member> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, also parentheses.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything: parentheses, line ends, half a character.
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let fields: Vec<&str> = std::str::from_utf8(&stat[after_name..]).ok()?.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
     let gone = matches!(*fields.first()?, "Z" | "X");
     Some(Member { parent: number(1)?, session: number(3)?, ended: gone && number(17)? <= 1 })
 }
 
 fn memory_of(pid: i32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
     let kilobytes = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()

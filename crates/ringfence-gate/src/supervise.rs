@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use rustix::process::{Pid, Signal as Unix, getpid, set_child_subreaper, setsid};
+use rustix::process::{
+    DumpableBehavior, Pid, Signal as Unix, getpid, set_child_subreaper, set_dumpable_behavior,
+    set_parent_process_death_signal, setsid,
+};
 
 use crate::family::{Census, Reaped, reap};
 use crate::spawn::{problem, spawn};
@@ -27,6 +30,8 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// How long to go on killing before those who cannot be killed are reported. Only a process with more rights than
 /// the gate, or one stuck in the kernel, lasts so long.
 const KILLING: Duration = Duration::from_secs(5);
+/// How long to wait for the rest of a message.
+const WIRE_PATIENCE: Duration = Duration::from_secs(1);
 /// How often memory is looked at, if it is bounded.
 const MEMORY_LOOK: Duration = Duration::from_millis(100);
 
@@ -39,6 +44,9 @@ pub enum GateError {
     /// The host does not speak the gate's language.
     #[error("the gate was started by something else than ringfence")]
     Wire(#[from] WireError),
+    /// Somebody sent the gate a signal to end. Everything is ended.
+    #[error("the gate was told to end by somebody else than ringfence")]
+    Told,
 }
 
 /// Runs the gate on its standard input. Returns when nothing of the run is left.
@@ -46,6 +54,13 @@ pub fn run() -> Result<(), GateError> {
     let system = |what| move |error: rustix::io::Errno| GateError::System(what, error.into());
     let input = io::stdin().as_fd().try_clone_to_owned();
     let host = UnixStream::from(input.map_err(|error| GateError::System("read its input", error))?);
+    // A message comes whole or the other side has lost its way; nobody waits for the rest of one.
+    let patience = host.set_read_timeout(Some(WIRE_PATIENCE));
+    patience.map_err(|error| GateError::System("set up its socket", error))?;
+    // Nobody of the same user may take the gate's descriptors or memory.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("shut itself off"))?;
+    // A gate that was stopped goes on when the host dies, and finds its socket closed.
+    set_parent_process_death_signal(Some(Unix::CONT)).map_err(system("follow the host"))?;
     let Some((spec, stdin)) = receive_start(&host)? else { return Ok(()) };
     // Already leading a session is fine: that is all that is wanted.
     let _ = setsid();
@@ -147,7 +162,10 @@ impl Watch {
                         return self.kill_all(Ending::default());
                     }
                 },
-                Wake::AskedToEnd => return self.kill_all(Ending::default()),
+                Wake::AskedToEnd => {
+                    self.kill()?;
+                    return Err(GateError::Told);
+                }
                 Wake::Time => {
                     if let Some(limit) = self.used_up()? {
                         return self.kill_all(Ending { leftovers: 0, limit: Some(limit) });
@@ -194,14 +212,20 @@ impl Watch {
     }
 
     fn kill_all(mut self, ending: Ending) -> Result<(), GateError> {
+        let survivors = self.kill()?;
+        self.report(&ending, survivors)
+    }
+
+    /// Kills until nothing is left, or those who are left cannot be killed: so many.
+    fn kill(&mut self) -> Result<u32, GateError> {
         let deadline = Instant::now() + KILLING;
         loop {
             let living = self.signal(Unix::KILL)?;
             if let Reaped::NoneLeft = self.reap()? {
-                return self.report(&ending, 0);
+                return Ok(0);
             }
             if Instant::now() >= deadline {
-                return self.report(&ending, living.max(1));
+                return Ok(living.max(1));
             }
             // Only deaths matter now; the host's socket may be closed and would wake this loop without end.
             poll_until(&mut [PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN)], Some(AGAIN))?;

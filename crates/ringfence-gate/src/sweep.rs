@@ -5,10 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, Timespec, poll};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, getsid, set_child_subreaper, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getsid, set_child_subreaper, waitid, waitpid,
+};
 
 use crate::family::Census;
 
@@ -16,13 +19,34 @@ use crate::family::Census;
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// From now on orphans of the runs of this process come to it. Needed once, harmless again.
+///
+/// Not where others' orphans would come too: in a process that was given children by whoever it was before, or in the
+/// first process of a container. There the gate alone has to do.
 pub fn adopt() -> io::Result<()> {
-    Ok(set_child_subreaper(Some(getpid()))?)
+    if adopting() {
+        set_child_subreaper(Some(getpid()))?;
+    }
+    Ok(())
+}
+
+/// Whether every child in another session is of our runs. Decided before the first run.
+fn adopting() -> bool {
+    static ADOPTING: OnceLock<bool> = OnceLock::new();
+    *ADOPTING.get_or_init(|| getpid().as_raw_nonzero().get() != 1 && !has_children())
+}
+
+/// Whether this process has any child at all, ended ones too.
+fn has_children() -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, look), Err(rustix::io::Errno::CHILD))
 }
 
 /// Ends what is below a gate and what dead gates have left, but not what is below the other gates. Returns how many
 /// live after all that patience.
 pub fn sweep(gate: u32, other_gates: &BTreeSet<u32>, patience: Duration) -> io::Result<u32> {
+    if !has_children() {
+        return Ok(0);
+    }
     let deadline = Instant::now() + patience;
     let me = getpid().as_raw_nonzero().get();
     let session = getsid(None)?.as_raw_nonzero().get();
@@ -32,7 +56,8 @@ pub fn sweep(gate: u32, other_gates: &BTreeSet<u32>, patience: Duration) -> io::
         let census = Census::take()?;
         let below_gate = census.below(number(&gate));
         let mut living = census.signal(&below_gate, number(&gate), Signal::KILL);
-        for orphan in census.strangers(me, session).filter(|pid| !spared.contains(pid)) {
+        let orphans = census.strangers(me, session).filter(|pid| adopting() && !spared.contains(pid));
+        for orphan in orphans {
             let family: Vec<i32> = census.below(orphan).into_iter().chain([orphan]).collect();
             living += census.signal(&family, me, Signal::KILL);
             let _ = Pid::from_raw(orphan).map(|pid| waitpid(Some(pid), WaitOptions::NOHANG));

@@ -88,7 +88,11 @@ fn end(result: &RunResult) {
         1 => " · ended 1 process that was left".to_owned(),
         count => format!(" · ended {count} processes that were left"),
     };
-    let facts = format!("{DIM}{seconds:.1} s{usage}{session}{left}{DIM:#}");
+    let alive = match result.surviving_processes {
+        0 => String::new(),
+        count => format!(" · {count} could not be ended"),
+    };
+    let facts = format!("{DIM}{seconds:.1} s{usage}{session}{left}{alive}{DIM:#}");
     match (&result.failure, result.status) {
         (None, _) => about(format!("{GREEN}✓ done{GREEN:#} {facts}")),
         (Some(_), RunStatus::Cancelled) => about(format!("{YELLOW}✗ cancelled{YELLOW:#} {facts}")),

@@ -2,16 +2,12 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use ringfence_core::backend::Stop;
 use ringfence_engine::Cancel;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::terminal;
-
-/// How long a run gets to end by itself.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// From now on a signal cancels the run.
 pub(crate) fn cancel_on_signal(cancel: &Cancel) -> std::io::Result<()> {
@@ -26,10 +22,10 @@ pub(crate) fn cancel_on_signal(cancel: &Cancel) -> std::io::Result<()> {
             cancel.request(Stop::Interrupt);
             // Saying so comes second, and may fail: the terminal may be what has gone.
             terminal::about("\nringfence: ending the run and all that it started (again to kill it at once)");
-            // A second signal, or no end in time: either way it is over.
-            let _ = wait.set_read_timeout(Some(GRACE));
-            let _ = wait.read_exact(&mut byte);
-            cancel.request(Stop::Kill);
+            // The engine waits only so long; a second signal does not wait at all.
+            while wait.read_exact(&mut byte).is_ok() {
+                cancel.request(Stop::Kill);
+            }
         }
     })?;
     Ok(())

@@ -1,12 +1,24 @@
 //! Writing for people and for pipes. A reader who has left is no error of ours; a disk that is full is.
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
+use std::time::Instant;
 
+use anstream::{AutoStream, ColorChoice, adapter::strip_str};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 /// The first reason for which something could not be printed.
 static UNPRINTED: OnceLock<String> = OnceLock::new();
+
+/// Until when to wait for a reader. Who shows a run does not outlast it.
+static DEADLINE: OnceLock<Instant> = OnceLock::new();
+
+/// From this time on nobody waits for a reader.
+pub(crate) fn wait_for_readers_until(deadline: Instant) {
+    let _ = DEADLINE.set(deadline);
+}
 
 /// Prints a line on standard output.
 pub(crate) fn line(text: impl std::fmt::Display) {
@@ -15,7 +27,12 @@ pub(crate) fn line(text: impl std::fmt::Display) {
 
 /// The same, for those who go on only while somebody reads.
 pub(crate) fn try_line(text: impl std::fmt::Display) -> io::Result<()> {
-    noted(writeln!(anstream::stdout(), "{text}"))
+    let mut out = io::stdout().lock();
+    let text = format!("{text}\n");
+    if AutoStream::choice(&out) == ColorChoice::Never {
+        return raw(&mut out, strip_str(&text).to_string().as_bytes());
+    }
+    raw(&mut out, text.as_bytes())
 }
 
 /// Prints a line on standard error. There is nobody to tell if that fails.
@@ -29,9 +46,27 @@ pub(crate) fn json(document: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies bytes as they are.
-pub(crate) fn raw(mut out: impl Write, bytes: &[u8]) -> io::Result<()> {
-    noted(out.write_all(bytes).and_then(|()| out.flush()))
+/// What a pipe takes at once if it takes anything.
+const PIECE: usize = 4096;
+
+/// Copies bytes as they are, waiting for the reader until the deadline.
+pub(crate) fn raw(mut out: impl Write + AsFd, bytes: &[u8]) -> io::Result<()> {
+    noted(bytes.chunks(PIECE).try_for_each(|piece| {
+        wait_for_room(&out)?;
+        out.write_all(piece).and_then(|()| out.flush())
+    }))
+}
+
+fn wait_for_room(out: &impl AsFd) -> io::Result<()> {
+    let Some(deadline) = DEADLINE.get() else { return Ok(()) };
+    loop {
+        let rest = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(out, PollFlags::OUT)], rest.as_ref()) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(rustix::io::Errno::INTR) => {}
+            _ => return Ok(()),
+        }
+    }
 }
 
 /// Why something could not be printed, if it was not that nobody reads.
@@ -41,7 +76,7 @@ pub(crate) fn unprinted() -> Option<&'static str> {
 
 fn noted(written: io::Result<()>) -> io::Result<()> {
     if let Err(error) = &written
-        && error.kind() != io::ErrorKind::BrokenPipe
+        && !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::TimedOut)
     {
         UNPRINTED.get_or_init(|| error.to_string());
     }

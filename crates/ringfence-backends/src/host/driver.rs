@@ -1,46 +1,30 @@
-//! The host's side of the gate: start it, read its pipes, pass on the wish to end.
+//! A run on the host: start the gate, read its pipes, and believe nothing about its end before the gate is buried.
 
-use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::AsFd;
+use std::process::{ChildStderr, ChildStdout};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringfence_core::backend::{
-    Backend, Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Stop, Stopper,
-};
+use ringfence_core::backend::{Backend, Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Stopper};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::event::Stream;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
-use ringfence_gate::{
-    Order, Report, Signal, StartProblem, Status, WireError, read_frame, send_start, write_frame,
-};
+use ringfence_gate::{Report, StartProblem, Status, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
-use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open};
 
+use super::gate::Gate;
 use super::{caps, plan};
 use crate::GateProgram;
 
+/// How long a gate may take to start a program.
+const START_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for the rest of the output of a run that has ended. Only a stranger who was handed the pipe can
 /// make it last.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// How long a gate gets to end everything once its socket is closed, and how long the host then goes on by itself.
-const GATE_PATIENCE: Duration = Duration::from_secs(6);
-const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The gates that this process has started and not yet buried.
-static GATES: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-
-fn gates() -> MutexGuard<'static, BTreeSet<u32>> {
-    GATES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Runs agents as processes of the machine.
 pub struct Host {
@@ -71,29 +55,23 @@ impl Backend for Host {
     fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
         let spec = plan::spec(plan)?;
         let program = plan.request.argv.first().cloned().unwrap_or_default();
-        // What a killed gate leaves behind has to come to us, or nobody could find it.
-        ringfence_gate::adopt().map_err(|error| broken("adopt orphans", &error))?;
-        let (control, theirs) = UnixStream::pair().map_err(|error| broken("open a socket", &error))?;
-        let mut gate = Command::new(&self.gate.program)
-            .args(&self.gate.args)
-            .env_clear()
-            .envs(&plan.request.env)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| broken("start the gate", &error))?;
-        gates().insert(gate.id());
-        let (Some(stdout), Some(stderr)) = (gate.stdout.take(), gate.stderr.take()) else {
-            return Err(broken("open its pipes", &ErrorKind::BrokenPipe.into()));
-        };
-        let mut run =
-            Run { gate, control: Arc::new(control), stdout: Some(stdout), stderr: Some(stderr), end: None };
+        let started = Gate::start(&self.gate, &plan.request.env);
+        let (gate, stdout, stderr) = started.map_err(|error| broken("start the gate", &error))?;
+        for pipe in [stdout.as_fd(), stderr.as_fd()] {
+            ioctl_fionbio(pipe, true).map_err(|error| broken("read its pipes", &error.into()))?;
+        }
         let stdin = io::stdin();
         let input = spec.stdin.then(|| stdin.as_fd());
-        send_start(&*run.control, spec, input).map_err(|error| wire(&error))?;
-        run.confirm(&program)?;
-        Ok(Box::new(run))
+        gate.send(spec, input).map_err(|error| lost(&error))?;
+        let report = gate.report_within(START_PATIENCE).map_err(|error| lost(&error))?;
+        confirm(report, &program)?;
+        Ok(Box::new(Run {
+            gate,
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            end: None,
+            turn: Stream::Stdout,
+        }))
     }
 }
 
@@ -101,59 +79,61 @@ fn broken(what: &str, error: &io::Error) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("could not {what}: {error}")))
 }
 
-fn wire(error: &WireError) -> LaunchError {
-    LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("lost the gate: {error}")))
+fn lost(error: &WireError) -> LaunchError {
+    LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("lost the gate at the start: {error}")))
+}
+
+/// Whether the gate's first word is that the program runs.
+fn confirm(report: Option<Report>, program: &str) -> Result<(), LaunchError> {
+    let (problem, message) = match report {
+        Some(Report::Started { .. }) => return Ok(()),
+        Some(Report::CannotStart { problem, message }) => (problem, message),
+        Some(Report::Ended { .. }) | None => {
+            return Err(broken("start the gate", &ErrorKind::BrokenPipe.into()));
+        }
+    };
+    let program = program.to_owned();
+    Err(match problem {
+        // The program is there, for it was found; what it begins with names something that is not.
+        StartProblem::NotFound => LaunchError::NotExecutable {
+            program,
+            why: "the interpreter that it names is not there".to_owned(),
+        },
+        StartProblem::NotExecutable => LaunchError::NotExecutable { program, why: message },
+        StartProblem::Other => LaunchError::Runtime(Failure::new(
+            FailureClass::Unknown,
+            format!("{program} could not be started: {message}"),
+        )),
+    })
 }
 
 struct Run {
-    gate: Child,
-    control: Arc<UnixStream>,
+    gate: Gate,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
     /// The gate's last word, and until when to wait for the rest of the output.
     end: Option<(Exit, Instant)>,
+    /// Which stream is read first: each in turn, so that a loud one does not silence the other.
+    turn: Stream,
+}
+
+/// What can be read.
+struct Ready {
+    stdout: bool,
+    stderr: bool,
+    report: bool,
+    wish: bool,
 }
 
 impl Run {
-    /// Waits for the gate's word that the program runs.
-    fn confirm(&mut self, program: &str) -> Result<(), LaunchError> {
-        match read_frame(&*self.control).map_err(|error| wire(&error))? {
-            Some(Report::Started { .. }) => {}
-            Some(Report::CannotStart { problem, message }) => {
-                return Err(match problem {
-                    // The program is there, for it was found; what it begins with names something that is not.
-                    StartProblem::NotFound => LaunchError::NotExecutable {
-                        program: program.to_owned(),
-                        why: "the interpreter that it names is not there".to_owned(),
-                    },
-                    StartProblem::NotExecutable => {
-                        LaunchError::NotExecutable { program: program.to_owned(), why: message }
-                    }
-                    StartProblem::Other => LaunchError::Runtime(Failure::new(
-                        FailureClass::Unknown,
-                        format!("{program} could not be started: {message}"),
-                    )),
-                });
-            }
-            Some(Report::Ended { .. }) | None => {
-                return Err(broken("start the gate", &ErrorKind::BrokenPipe.into()));
-            }
-        }
-        let pipes = [self.stdout.as_ref().map(AsFd::as_fd), self.stderr.as_ref().map(AsFd::as_fd)];
-        for pipe in pipes.into_iter().flatten() {
-            ioctl_fionbio(pipe, true).map_err(|error| broken("read its pipes", &error.into()))?;
-        }
-        Ok(())
-    }
-
-    /// Which of stdout, stderr and the gate have something, until the given time.
-    fn wait(&self, until: Instant) -> [bool; 3] {
-        let wait_for = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(wait_for).ok();
+    /// What can be read, until the given time.
+    fn wait(&self, until: Instant) -> Ready {
+        let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
         let watched = [
             self.stdout.as_ref().map(AsFd::as_fd),
             self.stderr.as_ref().map(AsFd::as_fd),
-            self.end.is_none().then(|| self.control.as_fd()),
+            self.end.is_none().then(|| self.gate.control()),
+            self.end.is_none().then(|| self.gate.woken()),
         ];
         let mut entries: Vec<_> = watched
             .iter()
@@ -161,19 +141,15 @@ impl Run {
             .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
             .collect();
         // Interrupted or timed out: nothing is ready, and the caller looks at the clock.
-        if poll(&mut entries, timeout.as_ref()).is_err() {
-            return [false; 3];
-        }
-        let mut ready = entries.iter().map(|entry| !entry.revents().is_empty());
-        watched.map(|descriptor| descriptor.is_some() && ready.next().unwrap_or(false))
+        let polled = poll(&mut entries, timeout.as_ref()).is_ok();
+        let mut ready = entries.iter().map(|entry| polled && !entry.revents().is_empty());
+        let [stdout, stderr, report, wish] =
+            watched.map(|descriptor| descriptor.is_some() && ready.next().unwrap_or(false));
+        Ready { stdout, stderr, report, wish }
     }
 
     fn read_report(&mut self) -> Result<(), Failure> {
-        let lost = |why: String| {
-            Failure::new(FailureClass::Unknown, format!("the gate was killed or broke{why}"))
-                .with_remedy("all that it had started is ended; if the agent did not do it, try again")
-        };
-        match read_frame(&*self.control) {
+        match self.gate.report() {
             Ok(Some(Report::Ended { status, leftovers, survivors, limit })) => {
                 let status = match status {
                     Status::Code(code) => ExitStatus::Code(code),
@@ -188,9 +164,53 @@ impl Run {
                 Ok(())
             }
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(lost(String::new())),
-            Err(error) => Err(lost(format!(": {error}"))),
+            Ok(None) => Err(self.gate_failed("the gate was killed or broke")),
+            Err(error) => Err(self.gate_failed(&format!("the gate speaks nonsense: {error}"))),
         }
+    }
+
+    /// A run without its gate is over, and what is left of it is ended by the host.
+    fn gate_failed(&mut self, what: &str) -> Failure {
+        let failure = match self.gate.bury().survivors {
+            0 => Failure::new(FailureClass::Unknown, format!("{what}; all that it had started was ended")),
+            count => Failure::new(
+                FailureClass::Unknown,
+                format!("{what}; of what it had started, {count} could not be ended"),
+            ),
+        };
+        failure.with_remedy("if the agent did not do it on purpose, try again")
+    }
+
+    /// The end, once the gate is buried. A gate that did not end in order has not said its last word.
+    fn conclude(&mut self, exit: Exit) -> Result<Happening, Failure> {
+        let burial = self.gate.bury();
+        if !burial.in_order {
+            return Err(self.gate_failed("the gate was killed or broke"));
+        }
+        // Those whom the gate could not end have come to the host, or are nobody's.
+        Ok(Happening::Ended(Exit { survivors: exit.survivors.min(burial.survivors), ..exit }))
+    }
+
+    fn read(&mut self, ready: &Ready) -> Option<Happening> {
+        for stream in [self.turn, other(self.turn)] {
+            let bytes = match stream {
+                Stream::Stdout if ready.stdout => read_pipe(&mut self.stdout),
+                Stream::Stderr if ready.stderr => read_pipe(&mut self.stderr),
+                _ => None,
+            };
+            if let Some(bytes) = bytes {
+                self.turn = other(stream);
+                return Some(Happening::Output(stream, bytes));
+            }
+        }
+        None
+    }
+}
+
+fn other(stream: Stream) -> Stream {
+    match stream {
+        Stream::Stdout => Stream::Stderr,
+        Stream::Stderr => Stream::Stdout,
     }
 }
 
@@ -216,21 +236,22 @@ impl Sandbox for Run {
                 Some((exit, last_words)) => {
                     let silent = self.stdout.is_none() && self.stderr.is_none();
                     if silent || Instant::now() >= last_words {
-                        return Ok(Happening::Ended(exit));
+                        return self.conclude(exit);
                     }
                     last_words
                 }
                 None => until,
             };
-            let [stdout, stderr, report] = self.wait(until);
-            if stdout && let Some(bytes) = read_pipe(&mut self.stdout) {
-                return Ok(Happening::Output(Stream::Stdout, bytes));
-            }
-            if stderr && let Some(bytes) = read_pipe(&mut self.stderr) {
-                return Ok(Happening::Output(Stream::Stderr, bytes));
-            }
-            if report {
+            let ready = self.wait(until);
+            if ready.report {
                 self.read_report()?;
+            }
+            if let Some(output) = self.read(&ready) {
+                return Ok(output);
+            }
+            if ready.wish {
+                self.gate.hear();
+                return Ok(Happening::Nothing);
             }
             if self.end.is_none() && Instant::now() >= until {
                 return Ok(Happening::Nothing);
@@ -239,58 +260,6 @@ impl Sandbox for Run {
     }
 
     fn stopper(&self) -> Arc<dyn Stopper> {
-        Arc::new(Wish(Arc::clone(&self.control)))
-    }
-}
-
-impl Run {
-    /// Whether the gate ends in time.
-    fn gate_ends(&self, patience: Duration) -> bool {
-        let pid = i32::try_from(self.gate.id()).ok().and_then(Pid::from_raw);
-        // A gate that cannot be opened has ended.
-        let Some(handle) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return true };
-        let until = Instant::now() + patience;
-        loop {
-            let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-            let mut watched = [PollFd::new(&handle, PollFlags::IN)];
-            match poll(&mut watched, timeout.as_ref()) {
-                Err(rustix::io::Errno::INTR) => {}
-                result => return result.is_ok_and(|ready| ready > 0),
-            }
-        }
-    }
-}
-
-impl Drop for Run {
-    /// Closing the socket ends all that belongs to the run. A gate that was stopped or killed is no excuse: the host
-    /// then does its work.
-    fn drop(&mut self) {
-        let _ = self.control.shutdown(Shutdown::Both);
-        let in_order = self.end.is_some() || self.gate_ends(GATE_PATIENCE);
-        let id = self.gate.id();
-        let swept = |others: &BTreeSet<u32>| ringfence_gate::sweep(id, others, SWEEP_PATIENCE);
-        if !in_order && let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-            let _ = swept(&gates());
-            let _ = kill_process(pid, rustix::process::Signal::KILL);
-        }
-        let _ = self.gate.wait();
-        gates().remove(&id);
-        if self.end.is_none() {
-            let _ = swept(&gates());
-        }
-    }
-}
-
-struct Wish(Arc<UnixStream>);
-
-impl Stopper for Wish {
-    fn stop(&self, how: Stop) {
-        let signal = match how {
-            Stop::Interrupt => Signal::Interrupt,
-            Stop::Terminate => Signal::Terminate,
-            Stop::Kill => Signal::Kill,
-        };
-        // A gate that is gone has ended everything already.
-        let _ = write_frame(&*self.0, &Order::Signal(signal));
+        self.gate.stopper()
     }
 }

@@ -5,6 +5,7 @@
 
 mod caps;
 mod driver;
+mod gate;
 mod plan;
 mod probe;
 

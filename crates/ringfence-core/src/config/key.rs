@@ -282,7 +282,10 @@ impl Keys {
 
     /// What is wrong with a path that no row has.
     pub fn unknown(&self, path: &str) -> Problem {
-        let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+        // The first part that is not known is the mistake; what stands below it cannot be judged.
+        let wrong =
+            path.match_indices('.').map(|(place, _)| &path[..place]).find(|part| self.below(part).is_empty());
+        let (parent, name) = wrong.unwrap_or(path).rsplit_once('.').unwrap_or(("", wrong.unwrap_or(path)));
         let valid = self.below(parent);
         let join =
             |found: &str| if parent.is_empty() { found.to_owned() } else { format!("{parent}.{found}") };

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use ringfence_backends::{Surroundings, entry};
@@ -18,7 +19,10 @@ use super::options::Options;
 use crate::installation::{Installation, read_text};
 use crate::render::{Human, Json, Through};
 use crate::report::advise;
-use crate::signals;
+use crate::{signals, terminal};
+
+/// How long after its time a run's output may still be waiting for its reader.
+const READER_GRACE: Duration = Duration::from_secs(1);
 
 /// How a person sees the run.
 pub(crate) enum Face {
@@ -48,6 +52,9 @@ impl Asked<'_> {
         let job = self.job(mode, work)?;
         let cancel = Cancel::default();
         signals::cancel_on_signal(&cancel).context("signals cannot be caught")?;
+        terminal::wait_for_readers_until(
+            Instant::now() + job.policy.limits.timeout_seconds.duration() + READER_GRACE,
+        );
         let runs = self.installation.runs();
         let observer: &mut dyn ringfence_engine::Observer = match face {
             _ if self.options.json => &mut Json,

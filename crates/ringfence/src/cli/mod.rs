@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
-use ringfence_core::event::RunStatus;
+use ringfence_core::event::{RunStatus, Usage};
 
 use crate::installation::Installation;
 use crate::{report, terminal};
@@ -40,8 +40,8 @@ const STYLES: Styles = Styles::styled()
         ringfence sandbox doctor                    what works on this machine\n  \
         ringfence run --agent claude \"fix the tests\"\n\n\
         Exit codes: the agent's own; 124 timeout, 125 refused or ringfence itself failed,\n\
-        126 cannot be executed, 127 not found, 130 cancelled, 128+N ended by signal N,\n\
-        2 wrong usage."
+        126 cannot be executed, 127 not found, 130 cancelled, 128+N ended by signal N\n\
+        (141: nobody reads the output), 2 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -109,6 +109,10 @@ fn told(json: bool, done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> 
             "status": RunStatus::Failed,
             "exit_code": report::RUNTIME_FAILURE,
             "text": "",
+            "usage": Usage::default(),
+            "duration_ms": 0,
+            "leftover_processes": 0,
+            "surviving_processes": 0,
             "failure": report::as_failure(error),
         }));
     }

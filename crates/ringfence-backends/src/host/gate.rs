@@ -1,0 +1,193 @@
+//! The gate as the host holds it: started, told, watched, and buried for certain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ringfence_core::backend::{Stop, Stopper};
+use ringfence_gate::{Order, Report, Signal, Spec, WireError, read_frame, send_start, write_frame};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal as Unix, pidfd_open, pidfd_send_signal};
+
+use crate::GateProgram;
+
+/// How long a gate gets to end everything once its socket is closed, and how long the host then goes on by itself.
+const GATE_PATIENCE: Duration = Duration::from_secs(6);
+const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for the rest of a message, or for room for one.
+const WIRE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The gates that this process has started and not yet buried.
+static GATES: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn gates() -> MutexGuard<'static, BTreeSet<u32>> {
+    GATES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A gate that was started.
+pub(super) struct Gate {
+    child: Child,
+    line: Arc<Line>,
+    /// Wakes whoever waits for the run when somebody wants it to end.
+    woken: UnixStream,
+    buried: Option<Burial>,
+}
+
+/// The connection to a gate. It outlives the gate without harm.
+struct Line {
+    control: UnixStream,
+    /// Pins the process, so that a signal never goes to somebody who got its number.
+    process: OwnedFd,
+    wake: UnixStream,
+}
+
+/// What was found when the gate was buried.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Burial {
+    /// Whether it ended by itself and in order.
+    pub(super) in_order: bool,
+    /// Processes of the run that live all the same.
+    pub(super) survivors: u32,
+}
+
+impl Gate {
+    /// Starts a gate with these variables.
+    pub(super) fn start(
+        program: &GateProgram,
+        env: &BTreeMap<String, String>,
+    ) -> io::Result<(Self, ChildStdout, ChildStderr)> {
+        // What a killed gate leaves behind has to come to us, or nobody could find it.
+        ringfence_gate::adopt()?;
+        let (control, theirs) = UnixStream::pair()?;
+        control.set_read_timeout(Some(WIRE_PATIENCE))?;
+        control.set_write_timeout(Some(WIRE_PATIENCE))?;
+        let (woken, wake) = UnixStream::pair()?;
+        for end in [&woken, &wake] {
+            end.set_nonblocking(true)?;
+        }
+        let mut child = Command::new(&program.program)
+            .args(&program.args)
+            .env_clear()
+            .envs(env)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        gates().insert(child.id());
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let line = Arc::new(Line { control, process, wake });
+        Ok((Self { child, line, woken, buried: None }, stdout, stderr))
+    }
+
+    /// Tells it what to start.
+    pub(super) fn send(&self, spec: Spec, stdin: Option<BorrowedFd<'_>>) -> Result<(), WireError> {
+        send_start(&self.line.control, spec, stdin)
+    }
+
+    /// Its next report; `None` if it is gone.
+    pub(super) fn report(&self) -> Result<Option<Report>, WireError> {
+        read_frame(&self.line.control)
+    }
+
+    /// The same, waiting so long for it to come.
+    pub(super) fn report_within(&self, patience: Duration) -> Result<Option<Report>, WireError> {
+        if wait_for(self.line.control.as_fd(), patience) {
+            return self.report();
+        }
+        Err(WireError::Io(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// What to watch for reports.
+    pub(super) fn control(&self) -> BorrowedFd<'_> {
+        self.line.control.as_fd()
+    }
+
+    /// What to watch for somebody's wish.
+    pub(super) fn woken(&self) -> BorrowedFd<'_> {
+        self.woken.as_fd()
+    }
+
+    /// Takes note of the wish.
+    pub(super) fn hear(&mut self) {
+        let mut bytes = [0; 16];
+        while matches!(self.woken.read(&mut bytes), Ok(count) if count > 0) {}
+    }
+
+    pub(super) fn stopper(&self) -> Arc<dyn Stopper> {
+        self.line.clone()
+    }
+
+    /// Ends the gate and everything below it, and looks. A gate that was stopped or killed is no excuse: the host
+    /// then does its work.
+    pub(super) fn bury(&mut self) -> Burial {
+        if let Some(burial) = self.buried {
+            return burial;
+        }
+        let id = self.child.id();
+        let _ = self.line.control.shutdown(Shutdown::Both);
+        self.line.signal(Unix::CONT);
+        if !wait_for(self.line.process.as_fd(), GATE_PATIENCE) {
+            let _ = ringfence_gate::sweep(id, &gates(), SWEEP_PATIENCE);
+            self.line.signal(Unix::KILL);
+        }
+        let in_order = self.child.wait().is_ok_and(|status| status.success());
+        let others = {
+            let mut gates = gates();
+            gates.remove(&id);
+            gates.clone()
+        };
+        // Whoever cannot be looked for may well be there.
+        let survivors = ringfence_gate::sweep(id, &others, SWEEP_PATIENCE).unwrap_or(1);
+        let burial = Burial { in_order, survivors };
+        self.buried = Some(burial);
+        burial
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.bury();
+    }
+}
+
+impl Line {
+    fn signal(&self, signal: Unix) {
+        // One that has ended needs no signal.
+        let _ = pidfd_send_signal(&self.process, signal);
+    }
+}
+
+impl Stopper for Line {
+    fn stop(&self, how: Stop) {
+        let signal = match how {
+            Stop::Interrupt => Signal::Interrupt,
+            Stop::Terminate => Signal::Terminate,
+            Stop::Kill => Signal::Kill,
+        };
+        // A gate that somebody stopped could not hear it; one that is gone has ended everything already.
+        self.signal(Unix::CONT);
+        let _ = write_frame(&self.control, &Order::Signal(signal));
+        let _ = (&self.wake).write(&[0]);
+    }
+}
+
+/// Whether a descriptor has something to read in time.
+fn wait_for(descriptor: BorrowedFd<'_>, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    loop {
+        let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.is_ok_and(|ready| ready > 0),
+        }
+    }
+}
