@@ -49,9 +49,9 @@ fn a_program_is_told_of_a_refusal() {
 }
 
 #[test]
-fn the_default_mode_is_refused_rather_than_weakened() {
-    let ran = Place::new().run(&["exec", "--", "true"]).expect_code(125);
-    assert!(ran.stderr.contains("mode native") && ran.stderr.contains("--mode host"), "{}", ran.stderr);
+fn a_mode_that_is_not_there_is_refused_rather_than_weakened() {
+    let ran = Place::new().run(&["exec", "--mode", "fly", "--", "true"]).expect_code(125);
+    assert!(ran.stderr.contains("mode fly") && ran.stderr.contains("--mode native"), "{}", ran.stderr);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn the_demo_needs_nothing_and_tells_the_truth() {
     let primes =
         ran.events().into_iter().find(|event| event["tool"] == "shell" && event["type"] == "tool_result");
     assert!(primes.unwrap()["output"].as_str().unwrap().starts_with("2 3 5 7 11"));
-    let human = place.run(&["demo"]).expect_code(0);
+    let human = place.run(&["demo", "--mode", "host"]).expect_code(0);
     assert!(human.stdout.contains("1 was refused"), "{}", human.stdout);
     assert!(human.stderr.contains("has no boundary"));
 }
@@ -226,8 +226,8 @@ fn completions_are_there_for_every_shell() {
 #[test]
 fn doctor_looks_at_every_mode_and_every_agent_cli_and_has_a_remedy_for_each_finding() {
     let place = Place::new().env("PATH", "/usr/bin:/bin");
-    let report = place.run(&["sandbox", "doctor", "--json"]).expect_code(1).json();
-    assert_eq!(report["passed"], false);
+    let report = place.run(&["sandbox", "doctor", "--json"]).expect_code(0).json();
+    assert_eq!((&report["passed"], &report["mode"]), (&true.into(), &"native".into()));
     assert_eq!(report["modes"].as_array().unwrap().len(), 10);
     assert_eq!(report["agent_clis"].as_array().unwrap().len(), 3);
     for group in report["modes"].as_array().unwrap().iter().chain(report["agent_clis"].as_array().unwrap()) {
@@ -235,6 +235,8 @@ fn doctor_looks_at_every_mode_and_every_agent_cli_and_has_a_remedy_for_each_find
             assert_eq!(finding["state"] == "ok", finding.get("remedy").is_none(), "{finding}");
         }
     }
+    place.run(&["sandbox", "set", "fly"]).expect_code(0);
+    place.run(&["sandbox", "doctor"]).expect_code(1);
     place.run(&["sandbox", "set", "host"]).expect_code(0);
     place.run(&["sandbox", "doctor"]).expect_code(0);
     place.run(&["config", "set", "agents.coder.provider", "openai"]).expect_code(0);

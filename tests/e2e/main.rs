@@ -7,6 +7,7 @@
 mod command_line;
 mod conformance;
 mod findings;
+mod native;
 mod process_tree;
 mod real;
 mod records;

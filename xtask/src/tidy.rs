@@ -11,18 +11,20 @@ use serde_json::Value;
 use crate::shell::{read, root};
 
 /// Which crates a crate may depend on, tests aside. What is not here is not allowed.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("ringfence-core", &[]),
     ("ringfence-gate", &[]),
+    ("ringfence-linux", &["ringfence-gate"]),
     ("ringfence-agents", &["ringfence-core"]),
     ("ringfence-store", &["ringfence-core"]),
-    ("ringfence-backends", &["ringfence-core", "ringfence-gate"]),
+    ("ringfence-backends", &["ringfence-core", "ringfence-gate", "ringfence-linux"]),
     ("ringfence-engine", &["ringfence-core", "ringfence-agents", "ringfence-store"]),
     (
         "ringfence",
         &[
             "ringfence-core",
             "ringfence-gate",
+            "ringfence-linux",
             "ringfence-agents",
             "ringfence-store",
             "ringfence-backends",

@@ -134,7 +134,12 @@ mod tests {
     }
 
     fn all_of(policy: &Policy) -> Capabilities {
-        policy.promises().into_iter().map(|promise| (promise, "test")).collect()
+        policy
+            .promises()
+            .into_iter()
+            .chain([Promise::NetworkAllow])
+            .map(|promise| (promise, "test"))
+            .collect()
     }
 
     #[test]

@@ -176,7 +176,8 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     let mut passed = environment(&job.host_env, &job.policy, cli, &job.given_env);
     if cli.is_some() && !job.given_env.contains_key("TMPDIR") {
         // A temporary directory of its own: one that works, and that goes with the run.
-        passed.env.insert("TMPDIR".into(), runs.tmp(run).display().to_string());
+        let tmp = if backend.mode().isolates() { "/tmp".into() } else { runs.tmp(run).display().to_string() };
+        passed.env.insert("TMPDIR".into(), tmp);
     }
     let line = command_line(job, &passed.env)?;
     for (name, value) in line.env {

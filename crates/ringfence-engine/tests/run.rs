@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringfence_backends::fake::{Act, Fake};
 use ringfence_core::backend::{Exit, ExitStatus, LaunchError, Limit, Stop};
-use ringfence_core::capability::Capabilities;
+use ringfence_core::capability::{Capabilities, Promise};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
@@ -45,7 +45,9 @@ impl Scene {
     }
 
     fn keeps_all(&self) -> Capabilities {
-        self.policy.promises().into_iter().map(|promise| (promise, "fake")).collect()
+        // The agent's own hosts turn an empty list into one that has to be enforced.
+        let promises = self.policy.promises().into_iter().chain([Promise::NetworkAllow]);
+        promises.map(|promise| (promise, "fake")).collect()
     }
 
     fn play(&self, script: Vec<Act>) -> (RunResult, Vec<Event>) {

@@ -35,7 +35,8 @@ pub(crate) fn reap(mut ended: impl FnMut(Pid, Status)) -> io::Result<Reaped> {
     }
 }
 
-fn status_of(status: WaitStatus) -> Status {
+/// How a process ended.
+pub fn status_of(status: WaitStatus) -> Status {
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     match status.terminating_signal() {
         Some(signal) => Status::Signal(byte(signal)),

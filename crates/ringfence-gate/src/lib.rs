@@ -12,6 +12,8 @@ mod supervise;
 mod sweep;
 mod wire;
 
+pub use family::status_of;
+pub use spawn::{Plain, Spawner, StartFailure, spawn_program};
 pub use supervise::{GateError, run};
 pub use sweep::{adopt, sweep};
 pub use wire::{

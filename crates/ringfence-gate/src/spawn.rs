@@ -7,10 +7,48 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit, setsid};
 
-use crate::wire::{Spec, StartProblem};
+use crate::wire::{Spec, StartProblem, Status};
 
-/// Starts what the host asked for.
-pub(crate) fn spawn(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Pid> {
+/// Starts what the gate supervises.
+pub trait Spawner {
+    /// Starts it. An error means that nothing runs.
+    fn spawn(&mut self, spec: &Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure>;
+
+    /// How the program ended, where the process that was started is not the program itself.
+    fn last_word(&mut self) -> Option<Status>;
+}
+
+/// Why nothing runs.
+#[derive(Debug)]
+pub struct StartFailure {
+    /// What kind of problem.
+    pub problem: StartProblem,
+    /// The system's words.
+    pub message: String,
+}
+
+impl From<&io::Error> for StartFailure {
+    fn from(error: &io::Error) -> Self {
+        Self { problem: problem(error), message: error.to_string() }
+    }
+}
+
+/// Starts the program as it is.
+#[derive(Debug, Default)]
+pub struct Plain;
+
+impl Spawner for Plain {
+    fn spawn(&mut self, spec: &Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure> {
+        spawn_program(spec, stdin).map_err(|error| StartFailure::from(&error))
+    }
+
+    fn last_word(&mut self) -> Option<Status> {
+        None
+    }
+}
+
+/// Starts a program in a session of its own.
+pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Pid> {
     let (program, args) = spec.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(args).current_dir(&spec.cwd);
@@ -45,7 +83,7 @@ fn close_other_descriptors() -> io::Result<()> {
 }
 
 /// What kind of problem an error at the start is.
-pub(crate) fn problem(error: &io::Error) -> StartProblem {
+fn problem(error: &io::Error) -> StartProblem {
     match error.kind() {
         io::ErrorKind::NotFound => StartProblem::NotFound,
         io::ErrorKind::PermissionDenied => StartProblem::NotExecutable,

@@ -20,7 +20,7 @@ use rustix::process::{
 };
 
 use crate::family::{Census, Reaped, reap};
-use crate::spawn::{problem, spawn};
+use crate::spawn::{Spawner, StartFailure};
 use crate::wire::{Limit, Order, Report, Signal, Spec, Status, WireError, read_frame, write_frame};
 
 /// How long those who are left behind get to end by themselves.
@@ -50,7 +50,7 @@ pub enum GateError {
 }
 
 /// Runs the gate on its standard input. Returns when nothing of the run is left.
-pub fn run() -> Result<(), GateError> {
+pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
     let system = |what| move |error: rustix::io::Errno| GateError::System(what, error.into());
     let input = io::stdin().as_fd().try_clone_to_owned();
     let host = UnixStream::from(input.map_err(|error| GateError::System("read its input", error))?);
@@ -71,12 +71,9 @@ pub fn run() -> Result<(), GateError> {
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGHUP,
     ])?;
-    match spawn(&spec, stdin) {
-        Err(error) => {
-            write_frame(
-                &host,
-                &Report::CannotStart { problem: problem(&error), message: error.to_string() },
-            )?;
+    match spawner.spawn(&spec, stdin) {
+        Err(StartFailure { problem, message }) => {
+            write_frame(&host, &Report::CannotStart { problem, message })?;
             Ok(())
         }
         Ok(program) => {
@@ -84,8 +81,16 @@ pub fn run() -> Result<(), GateError> {
             let _ =
                 write_frame(&host, &Report::Started { pid: program.as_raw_nonzero().get().unsigned_abs() });
             let deadline = spec.lifetime_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-            let watch =
-                Watch { host, deaths, ends, program, deadline, memory: spec.memory_limit, status: None };
+            let watch = Watch {
+                spawner,
+                host,
+                deaths,
+                ends,
+                program,
+                deadline,
+                memory: spec.memory_limit,
+                status: None,
+            };
             watch.until_nothing_is_left()
         }
     }
@@ -123,7 +128,8 @@ fn receive_start(host: &UnixStream) -> Result<Option<(Spec, Option<OwnedFd>)>, G
     }
 }
 
-struct Watch {
+struct Watch<'a> {
+    spawner: &'a mut dyn Spawner,
     host: UnixStream,
     deaths: UnixStream,
     ends: UnixStream,
@@ -149,7 +155,7 @@ struct Ending {
     limit: Option<Limit>,
 }
 
-impl Watch {
+impl Watch<'_> {
     fn until_nothing_is_left(mut self) -> Result<(), GateError> {
         let mut left = self.reap()?;
         while self.status.is_none() {
@@ -234,8 +240,8 @@ impl Watch {
     }
 
     /// The host may be gone; then there is nobody to tell.
-    fn report(&self, ending: &Ending, survivors: u32) -> Result<(), GateError> {
-        let status = self.status.unwrap_or(Status::Signal(9));
+    fn report(self, ending: &Ending, survivors: u32) -> Result<(), GateError> {
+        let status = self.spawner.last_word().or(self.status).unwrap_or(Status::Signal(9));
         let Ending { leftovers, limit } = *ending;
         let _ = write_frame(&self.host, &Report::Ended { status, leftovers, survivors, limit });
         Ok(())

@@ -35,6 +35,8 @@ pub struct Spec {
     pub lifetime_ms: Option<u64>,
     /// Whether a descriptor comes along, to be its standard input.
     pub stdin: bool,
+    /// What to build around it, in the words of whoever builds it.
+    pub sandbox: Option<serde_json::Value>,
 }
 
 /// The signals that the host asks for.

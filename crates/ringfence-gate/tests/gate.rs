@@ -35,8 +35,12 @@ impl Gate {
             .spawn()
             .unwrap();
         let argv = argv.iter().map(ToString::to_string).collect();
-        send_start(&ours, Spec { argv, cwd: cwd.to_owned(), memory_limit, lifetime_ms, stdin: false }, None)
-            .unwrap();
+        send_start(
+            &ours,
+            Spec { argv, cwd: cwd.to_owned(), memory_limit, lifetime_ms, stdin: false, sandbox: None },
+            None,
+        )
+        .unwrap();
         Self { process, socket: ours }
     }
 
@@ -237,6 +241,7 @@ fn the_program_has_its_own_session_and_only_its_own_descriptors() {
         memory_limit: None,
         lifetime_ms: None,
         stdin: true,
+        sandbox: None,
     };
     let (stdin, mut feed) = UnixStream::pair().unwrap();
     std::io::Write::write_all(&mut feed, b"fed\n").unwrap();

@@ -1,6 +1,7 @@
 //! The composition root: here, and only here, the concrete things meet.
 
 mod cli;
+mod gate;
 mod installation;
 mod render;
 mod report;
@@ -15,7 +16,7 @@ const GATE_ARGUMENT: &str = "__gate";
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
     match first.as_deref().and_then(|argument| argument.to_str()) {
-        Some(GATE_ARGUMENT) => report::hidden(ringfence_gate::run()),
+        Some(GATE_ARGUMENT) => report::hidden(ringfence_gate::run(&mut gate::AnySpawner::default())),
         Some(ringfence_agents::demo::ARGUMENT) => {
             report::hidden(ringfence_agents::demo::act(std::io::stdout(), &|name| std::env::var(name).ok()))
         }

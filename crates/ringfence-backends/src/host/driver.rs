@@ -1,30 +1,13 @@
-//! A run on the host: start the gate, read its pipes, and believe nothing about its end before the gate is buried.
+//! A run on the host: the gate with nothing around the program.
 
-use std::io::{self, ErrorKind, Read};
-use std::os::fd::AsFd;
-use std::process::{ChildStderr, ChildStdout};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use ringfence_core::backend::{Backend, Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Stopper};
+use ringfence_core::backend::{Backend, LaunchError, Sandbox};
 use ringfence_core::capability::Capabilities;
-use ringfence_core::event::Stream;
-use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
-use ringfence_gate::{Report, StartProblem, Status, WireError};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionbio;
 
-use super::gate::Gate;
 use super::{caps, plan};
 use crate::GateProgram;
-
-/// How long a gate may take to start a program.
-const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait for the rest of the output of a run that has ended. Only a stranger who was handed the pipe can
-/// make it last.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+use crate::shared::{probing, run};
 
 /// Runs agents as processes of the machine.
 pub struct Host {
@@ -48,218 +31,11 @@ impl Backend for Host {
     }
 
     fn versions(&self) -> Vec<(String, String)> {
-        let system = rustix::system::uname();
-        vec![("kernel".into(), system.release().to_string_lossy().into_owned())]
+        vec![probing::kernel()]
     }
 
     fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let spec = plan::spec(plan)?;
         let program = plan.request.argv.first().cloned().unwrap_or_default();
-        let started = Gate::start(&self.gate, &plan.request.env);
-        let (gate, stdout, stderr) = started.map_err(|error| broken("start the gate", &error))?;
-        for pipe in [stdout.as_fd(), stderr.as_fd()] {
-            ioctl_fionbio(pipe, true).map_err(|error| broken("read its pipes", &error.into()))?;
-        }
-        let stdin = io::stdin();
-        let input = spec.stdin.then(|| stdin.as_fd());
-        gate.send(spec, input).map_err(|error| lost(&error))?;
-        let report = gate.report_within(START_PATIENCE).map_err(|error| lost(&error))?;
-        confirm(report, &program)?;
-        Ok(Box::new(Run {
-            gate,
-            stdout: Some(stdout),
-            stderr: Some(stderr),
-            end: None,
-            turn: Stream::Stdout,
-        }))
-    }
-}
-
-fn broken(what: &str, error: &io::Error) -> LaunchError {
-    LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("could not {what}: {error}")))
-}
-
-fn lost(error: &WireError) -> LaunchError {
-    LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("lost the gate at the start: {error}")))
-}
-
-/// Whether the gate's first word is that the program runs.
-fn confirm(report: Option<Report>, program: &str) -> Result<(), LaunchError> {
-    let (problem, message) = match report {
-        Some(Report::Started { .. }) => return Ok(()),
-        Some(Report::CannotStart { problem, message }) => (problem, message),
-        Some(Report::Ended { .. }) | None => {
-            return Err(broken("start the gate", &ErrorKind::BrokenPipe.into()));
-        }
-    };
-    let program = program.to_owned();
-    Err(match problem {
-        // The program is there, for it was found; what it begins with names something that is not.
-        StartProblem::NotFound => LaunchError::NotExecutable {
-            program,
-            why: "the interpreter that it names is not there".to_owned(),
-        },
-        StartProblem::NotExecutable => LaunchError::NotExecutable { program, why: message },
-        StartProblem::Other => LaunchError::Runtime(Failure::new(
-            FailureClass::Unknown,
-            format!("{program} could not be started: {message}"),
-        )),
-    })
-}
-
-struct Run {
-    gate: Gate,
-    stdout: Option<ChildStdout>,
-    stderr: Option<ChildStderr>,
-    /// The gate's last word, and until when to wait for the rest of the output.
-    end: Option<(Exit, Instant)>,
-    /// Which stream is read first: each in turn, so that a loud one does not silence the other.
-    turn: Stream,
-}
-
-/// What can be read.
-struct Ready {
-    stdout: bool,
-    stderr: bool,
-    report: bool,
-    wish: bool,
-}
-
-impl Run {
-    /// What can be read, until the given time.
-    fn wait(&self, until: Instant) -> Ready {
-        let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-        let watched = [
-            self.stdout.as_ref().map(AsFd::as_fd),
-            self.stderr.as_ref().map(AsFd::as_fd),
-            self.end.is_none().then(|| self.gate.control()),
-            self.end.is_none().then(|| self.gate.woken()),
-        ];
-        let mut entries: Vec<_> = watched
-            .iter()
-            .flatten()
-            .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
-            .collect();
-        // Interrupted or timed out: nothing is ready, and the caller looks at the clock.
-        let polled = poll(&mut entries, timeout.as_ref()).is_ok();
-        let mut ready = entries.iter().map(|entry| polled && !entry.revents().is_empty());
-        let [stdout, stderr, report, wish] =
-            watched.map(|descriptor| descriptor.is_some() && ready.next().unwrap_or(false));
-        Ready { stdout, stderr, report, wish }
-    }
-
-    fn read_report(&mut self) -> Result<(), Failure> {
-        match self.gate.report() {
-            Ok(Some(Report::Ended { status, leftovers, survivors, limit })) => {
-                let status = match status {
-                    Status::Code(code) => ExitStatus::Code(code),
-                    Status::Signal(signal) => ExitStatus::Signal(signal),
-                };
-                let limit = limit.map(|limit| match limit {
-                    ringfence_gate::Limit::Time => Limit::Time,
-                    ringfence_gate::Limit::Memory => Limit::Memory,
-                });
-                let exit = Exit { status, leftovers, survivors, limit };
-                self.end = Some((exit, Instant::now() + LAST_WORDS));
-                Ok(())
-            }
-            Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(self.gate_failed("the gate was killed or broke")),
-            Err(error) => Err(self.gate_failed(&format!("the gate speaks nonsense: {error}"))),
-        }
-    }
-
-    /// A run without its gate is over, and what is left of it is ended by the host.
-    fn gate_failed(&mut self, what: &str) -> Failure {
-        let failure = match self.gate.bury().survivors {
-            0 => Failure::new(FailureClass::Unknown, format!("{what}; all that it had started was ended")),
-            count => Failure::new(
-                FailureClass::Unknown,
-                format!("{what}; of what it had started, {count} could not be ended"),
-            ),
-        };
-        failure.with_remedy("if the agent did not do it on purpose, try again")
-    }
-
-    /// The end, once the gate is buried. A gate that did not end in order has not said its last word.
-    fn conclude(&mut self, exit: Exit) -> Result<Happening, Failure> {
-        let burial = self.gate.bury();
-        if !burial.in_order {
-            return Err(self.gate_failed("the gate was killed or broke"));
-        }
-        // Those whom the gate could not end have come to the host, or are nobody's.
-        Ok(Happening::Ended(Exit { survivors: exit.survivors.min(burial.survivors), ..exit }))
-    }
-
-    fn read(&mut self, ready: &Ready) -> Option<Happening> {
-        for stream in [self.turn, other(self.turn)] {
-            let bytes = match stream {
-                Stream::Stdout if ready.stdout => read_pipe(&mut self.stdout),
-                Stream::Stderr if ready.stderr => read_pipe(&mut self.stderr),
-                _ => None,
-            };
-            if let Some(bytes) = bytes {
-                self.turn = other(stream);
-                return Some(Happening::Output(stream, bytes));
-            }
-        }
-        None
-    }
-}
-
-fn other(stream: Stream) -> Stream {
-    match stream {
-        Stream::Stdout => Stream::Stderr,
-        Stream::Stderr => Stream::Stdout,
-    }
-}
-
-/// Some output, or `None` at its end or when there is none yet; at the end the pipe is closed.
-fn read_pipe<P: Read>(pipe: &mut Option<P>) -> Option<Vec<u8>> {
-    let mut buffer = vec![0; 64 << 10];
-    match pipe.as_mut()?.read(&mut buffer) {
-        Ok(0) => *pipe = None,
-        Ok(count) => {
-            buffer.truncate(count);
-            return Some(buffer);
-        }
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-        Err(_) => *pipe = None,
-    }
-    None
-}
-
-impl Sandbox for Run {
-    fn next(&mut self, until: Instant) -> Result<Happening, Failure> {
-        loop {
-            let until = match self.end {
-                Some((exit, last_words)) => {
-                    let silent = self.stdout.is_none() && self.stderr.is_none();
-                    if silent || Instant::now() >= last_words {
-                        return self.conclude(exit);
-                    }
-                    last_words
-                }
-                None => until,
-            };
-            let ready = self.wait(until);
-            if ready.report {
-                self.read_report()?;
-            }
-            if let Some(output) = self.read(&ready) {
-                return Ok(output);
-            }
-            if ready.wish {
-                self.gate.hear();
-                return Ok(Happening::Nothing);
-            }
-            if self.end.is_none() && Instant::now() >= until {
-                return Ok(Happening::Nothing);
-            }
-        }
-    }
-
-    fn stopper(&self) -> Arc<dyn Stopper> {
-        self.gate.stopper()
+        run::launch(&self.gate, &plan.request.env, plan::spec(plan)?, &program)
     }
 }

@@ -5,7 +5,6 @@
 
 mod caps;
 mod driver;
-mod gate;
 mod plan;
 mod probe;
 

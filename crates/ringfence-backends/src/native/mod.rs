@@ -1,8 +1,14 @@
-//! Mode `native`: a sandbox of the kernel's own means.
+//! Mode `native`: a sandbox of the kernel's own means, for any user, with nothing to install.
 //!
-//! Here so far: its settings and what doctor looks at. Runs in it are refused until its driver is here.
+//! Isolates: files (a root of its own: the system read-only, an empty home, the workspace), processes, network, IPC,
+//! host name, with Landlock and seccomp on top. Shares: the kernel. Not here yet: hosts on an allow list, bounded
+//! processes, cpus and disk; what asks for them is refused.
 
+mod caps;
+mod driver;
+mod plan;
 mod probe;
+mod survey;
 
 use ringfence_core::mode::Mode;
 
@@ -11,8 +17,8 @@ use crate::Entry;
 pub(crate) const ENTRY: Entry = Entry {
     mode: Mode::Native,
     boundary: "namespaces, Landlock and seccomp: no daemon, no root",
-    needs: "Linux 5.13 or newer",
+    needs: "Linux 5.13 or newer with user namespaces",
     keys: &[],
     probe: probe::probe,
-    backend: None,
+    backend: Some(|around, _| Box::new(driver::Native::new(around.clone()))),
 };

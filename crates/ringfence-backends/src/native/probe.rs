@@ -3,14 +3,14 @@
 use ringfence_core::backend::Finding;
 use ringfence_core::config::Settings;
 
+use super::caps;
 use crate::Surroundings;
 use crate::shared::probing;
 
 pub(super) fn probe(_: &Surroundings, _: &Settings) -> Vec<Finding> {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let limit = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
-    let namespaces = if limit.trim().parse::<u64>().is_ok_and(|count| count > 0) {
-        Finding::ok("user namespaces", format!("kernel {release}, up to {}", limit.trim()))
+    let (_, release) = probing::kernel();
+    let namespaces = if caps::user_namespaces() {
+        Finding::ok("user namespaces", format!("kernel {release}"))
     } else {
         Finding::absent(
             "user namespaces",
@@ -18,5 +18,9 @@ pub(super) fn probe(_: &Surroundings, _: &Settings) -> Vec<Finding> {
             "set the sysctl user.max_user_namespaces above 0",
         )
     };
-    vec![namespaces, probing::no_driver()]
+    let landlock = match ringfence_linux::landlock_abi() {
+        0 => Finding::ok("landlock", "not in this kernel; mounts and seccomp hold without it"),
+        abi => Finding::ok("landlock", format!("abi {abi}")),
+    };
+    vec![namespaces, landlock]
 }

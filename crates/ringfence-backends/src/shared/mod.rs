@@ -1,4 +1,7 @@
 //! What more than one backend needs. Nothing here knows a mode.
 
+mod gate;
 pub(crate) mod probing;
+pub(crate) mod program;
+pub(crate) mod run;
 pub(crate) mod surroundings;

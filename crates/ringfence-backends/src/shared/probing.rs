@@ -31,3 +31,8 @@ pub(crate) fn no_driver() -> Finding {
         "choose another mode",
     )
 }
+
+/// The kernel, for the record.
+pub(crate) fn kernel() -> (String, String) {
+    ("kernel".into(), rustix::system::uname().release().to_string_lossy().into_owned())
+}

@@ -145,8 +145,8 @@ impl Policy {
             (Promise::SecretsUnreadable, !self.files.secrets.is_empty()),
             (Promise::PathsProtected, !self.files.protect.is_empty()),
             (Promise::GlobsDenied, !self.files.deny.is_empty()),
-            (Promise::NetworkNone, self.network.mode == NetworkMode::None),
-            (Promise::NetworkAllow, self.network.mode == NetworkMode::Allow),
+            (Promise::NetworkNone, self.reaches_nothing()),
+            (Promise::NetworkAllow, self.network.mode == NetworkMode::Allow && !self.reaches_nothing()),
             (Promise::EnvAllowList, true),
             (Promise::CredentialsBroker, self.credentials == Credentials::Broker),
             (Promise::CredentialsMount, self.credentials == Credentials::Mount),
@@ -159,6 +159,15 @@ impl Policy {
             (Promise::Budget, self.limits.tokens.is_some() || self.limits.cost_usd.is_some()),
         ];
         asked.into_iter().filter(|(_, asked)| *asked).map(|(promise, _)| promise).collect()
+    }
+
+    /// Whether there is no host that can be reached. An empty list allows nothing.
+    pub fn reaches_nothing(&self) -> bool {
+        match self.network.mode {
+            NetworkMode::None => true,
+            NetworkMode::Allow => self.network.allow.is_empty(),
+            NetworkMode::Open => false,
+        }
     }
 
     /// Names one more host. A policy that named none before becomes one that names this alone.

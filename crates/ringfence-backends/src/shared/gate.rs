@@ -30,7 +30,7 @@ fn gates() -> MutexGuard<'static, BTreeSet<u32>> {
 }
 
 /// A gate that was started.
-pub(super) struct Gate {
+pub(crate) struct Gate {
     child: Child,
     line: Arc<Line>,
     /// Wakes whoever waits for the run when somebody wants it to end.
@@ -48,16 +48,16 @@ struct Line {
 
 /// What was found when the gate was buried.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Burial {
+pub(crate) struct Burial {
     /// Whether it ended by itself and in order.
-    pub(super) in_order: bool,
+    pub(crate) in_order: bool,
     /// Processes of the run that live all the same.
-    pub(super) survivors: u32,
+    pub(crate) survivors: u32,
 }
 
 impl Gate {
     /// Starts a gate with these variables.
-    pub(super) fn start(
+    pub(crate) fn start(
         program: &GateProgram,
         env: &BTreeMap<String, String>,
     ) -> io::Result<(Self, ChildStdout, ChildStderr)> {
@@ -89,17 +89,17 @@ impl Gate {
     }
 
     /// Tells it what to start.
-    pub(super) fn send(&self, spec: Spec, stdin: Option<BorrowedFd<'_>>) -> Result<(), WireError> {
+    pub(crate) fn send(&self, spec: Spec, stdin: Option<BorrowedFd<'_>>) -> Result<(), WireError> {
         send_start(&self.line.control, spec, stdin)
     }
 
     /// Its next report; `None` if it is gone.
-    pub(super) fn report(&self) -> Result<Option<Report>, WireError> {
+    pub(crate) fn report(&self) -> Result<Option<Report>, WireError> {
         read_frame(&self.line.control)
     }
 
     /// The same, waiting so long for it to come.
-    pub(super) fn report_within(&self, patience: Duration) -> Result<Option<Report>, WireError> {
+    pub(crate) fn report_within(&self, patience: Duration) -> Result<Option<Report>, WireError> {
         if wait_for(self.line.control.as_fd(), patience) {
             return self.report();
         }
@@ -107,28 +107,28 @@ impl Gate {
     }
 
     /// What to watch for reports.
-    pub(super) fn control(&self) -> BorrowedFd<'_> {
+    pub(crate) fn control(&self) -> BorrowedFd<'_> {
         self.line.control.as_fd()
     }
 
     /// What to watch for somebody's wish.
-    pub(super) fn woken(&self) -> BorrowedFd<'_> {
+    pub(crate) fn woken(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
 
     /// Takes note of the wish.
-    pub(super) fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         let mut bytes = [0; 16];
         while matches!(self.woken.read(&mut bytes), Ok(count) if count > 0) {}
     }
 
-    pub(super) fn stopper(&self) -> Arc<dyn Stopper> {
+    pub(crate) fn stopper(&self) -> Arc<dyn Stopper> {
         self.line.clone()
     }
 
     /// Ends the gate and everything below it, and looks. A gate that was stopped or killed is no excuse: the host
     /// then does its work.
-    pub(super) fn bury(&mut self) -> Burial {
+    pub(crate) fn bury(&mut self) -> Burial {
         if let Some(burial) = self.buried {
             return burial;
         }

@@ -1,0 +1,37 @@
+//! What the kernel of this machine can keep.
+
+use ringfence_core::capability::{Capabilities, Promise};
+
+/// Whether the kernel gives namespaces to this user at all.
+pub(super) fn user_namespaces() -> bool {
+    let limit = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
+    limit.trim().parse::<u64>().is_ok_and(|count| count > 0)
+}
+
+/// Without user namespaces nothing can be promised, so everything is refused.
+pub(super) fn capabilities() -> Capabilities {
+    if !user_namespaces() {
+        return Capabilities::default();
+    }
+    let landlock = match ringfence_linux::landlock_abi() {
+        0 => String::new(),
+        abi => format!(", landlock abi {abi}"),
+    };
+    let mounts = format!("mount namespace{landlock}, seccomp");
+    [
+        (Promise::FilesConfined, mounts.clone()),
+        (Promise::HomePrivate, "mount namespace, memory".into()),
+        (Promise::WorkspaceReadOnly, "read-only mount".into()),
+        (Promise::SecretsUnreadable, mounts),
+        (Promise::PathsProtected, "read-only mounts".into()),
+        (Promise::GlobsDenied, "masking mounts".into()),
+        (Promise::NetworkNone, "network namespace".into()),
+        (Promise::EnvAllowList, "cleared environment".into()),
+        (Promise::CredentialsBroker, "none inside".into()),
+        (Promise::Timeout, "pid namespace".into()),
+        (Promise::OutputCap, "counted on the pipes".into()),
+        (Promise::Memory, "rlimit data for each process, watchdog over all of them".into()),
+    ]
+    .into_iter()
+    .collect()
+}

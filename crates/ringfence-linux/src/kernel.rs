@@ -1,0 +1,359 @@
+//! The seam to the kernel: what building a root asks of it, for real and as a double that only takes notes.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
+    move_mount, open_tree, unmount,
+};
+
+use crate::layout::{Access, Step};
+
+/// Why a root could not be built.
+#[derive(Debug, thiserror::Error)]
+#[error("could not {what} {}: {source}", path.display())]
+pub struct KernelError {
+    what: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KernelError + use<> {
+    let path = path.to_owned();
+    move |source| KernelError { what, path, source }
+}
+
+/// What building a root asks of the kernel.
+pub trait Kernel {
+    /// Makes an empty root in memory the root, with the old one below it.
+    fn begin(&mut self) -> Result<(), KernelError>;
+    /// Makes a directory and those above it.
+    fn directory(&mut self, target: &Path) -> Result<(), KernelError>;
+    /// Makes an empty file to mount something on.
+    fn file(&mut self, target: &Path) -> Result<(), KernelError>;
+    /// Makes a link.
+    fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError>;
+    /// Mounts memory.
+    fn memory(&mut self, target: &Path, mode: u32) -> Result<(), KernelError>;
+    /// Mounts a part of the old root.
+    fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError>;
+    /// Mounts a device of the old root, on which devices work.
+    fn device(&mut self, name: &str) -> Result<(), KernelError>;
+    /// Mounts the terminals of the sandbox.
+    fn terminals(&mut self) -> Result<(), KernelError>;
+    /// Mounts the processes of the sandbox.
+    fn processes(&mut self) -> Result<(), KernelError>;
+    /// Whether the old root has a directory there, a file, or nothing.
+    fn is_directory(&self, source: &Path) -> Option<bool>;
+    /// Lets go of the old root.
+    fn finish(&mut self) -> Result<(), KernelError>;
+}
+
+/// Builds a root.
+pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError> {
+    kernel.begin()?;
+    for step in steps {
+        match step {
+            Step::Directory { target } => kernel.directory(target)?,
+            Step::Link { target, to } => kernel.link(target, to)?,
+            Step::Memory { target, mode } => {
+                kernel.directory(target)?;
+                kernel.memory(target, *mode)?;
+            }
+            Step::Bind { source, target, access } => match kernel.is_directory(source) {
+                Some(true) => {
+                    kernel.directory(target)?;
+                    kernel.bind(source, target, *access)?;
+                }
+                Some(false) => {
+                    kernel.file(target)?;
+                    kernel.bind(source, target, *access)?;
+                }
+                None => return Err(failed("find", source)(io::ErrorKind::NotFound.into())),
+            },
+            Step::MaskFile { target } => kernel.bind(Path::new(EMPTY_FILE), target, Access::Read)?,
+            Step::MaskDirectory { target } => {
+                kernel.bind(Path::new(EMPTY_DIRECTORY), target, Access::Read)?
+            }
+            Step::Devices => devices(kernel)?,
+            Step::Processes => {
+                kernel.directory(Path::new("/proc"))?;
+                kernel.processes()?;
+            }
+        }
+    }
+    kernel.finish()
+}
+
+/// Sources in the new root itself, made by `begin`.
+const EMPTY_FILE: &str = "\0file";
+const EMPTY_DIRECTORY: &str = "\0directory";
+
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+fn devices(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
+    let dev = Path::new("/dev");
+    kernel.directory(dev)?;
+    kernel.memory(dev, 0o755)?;
+    for name in DEVICES {
+        kernel.file(&dev.join(name))?;
+        kernel.device(name)?;
+    }
+    for (name, to) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        kernel.link(&dev.join(name), Path::new(to))?;
+    }
+    kernel.directory(&dev.join("shm"))?;
+    kernel.memory(&dev.join("shm"), 0o1777)?;
+    kernel.directory(&dev.join("pts"))?;
+    kernel.terminals()?;
+    kernel.link(&dev.join("ptmx"), Path::new("pts/ptmx"))
+}
+
+/// The kernel.
+#[derive(Debug, Default)]
+pub struct Linux;
+
+const OLD_ROOT: &str = "/.old";
+const EMPTIES: &str = "/.empty";
+
+fn old(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(EMPTY_FILE) => Path::new(EMPTIES).join("file"),
+        Some(EMPTY_DIRECTORY) => Path::new(EMPTIES).join("directory"),
+        _ => Path::new(OLD_ROOT).join(path.strip_prefix("/").unwrap_or(path)),
+    }
+}
+
+impl Kernel for Linux {
+    fn begin(&mut self) -> Result<(), KernelError> {
+        let root = Path::new("/");
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        mount_change(root, private).map_err(|error| failed("part from the host at", root)(error.into()))?;
+        // Any directory will do: the mount on it becomes the root and the directory is seen again below the old one.
+        let base = Path::new("/tmp");
+        mount_memory(base, 0o755).map_err(failed("mount memory on", base))?;
+        let old_root = base.join(&OLD_ROOT[1..]);
+        fs::create_dir(&old_root).map_err(failed("make", &old_root))?;
+        rustix::process::pivot_root(base, &old_root)
+            .map_err(|error| failed("change the root to", base)(error.into()))?;
+        std::os::unix::fs::chroot(root).map_err(failed("enter", root))?;
+        rustix::process::chdir(root).map_err(|error| failed("enter", root)(error.into()))?;
+        for empty in ["", "directory"] {
+            let path = Path::new(EMPTIES).join(empty);
+            fs::DirBuilder::new().mode(0o755).create(&path).map_err(failed("make", &path))?;
+        }
+        let file = Path::new(EMPTIES).join("file");
+        touch(&file, 0o444).map_err(failed("make", &file))
+    }
+
+    fn directory(&mut self, target: &Path) -> Result<(), KernelError> {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(target).map_err(failed("make", target))
+    }
+
+    fn file(&mut self, target: &Path) -> Result<(), KernelError> {
+        if let Some(parent) = target.parent() {
+            self.directory(parent)?;
+        }
+        if target.exists() {
+            return Ok(());
+        }
+        touch(target, 0o644).map_err(failed("make", target))
+    }
+
+    fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError> {
+        std::os::unix::fs::symlink(to, target).map_err(failed("link", target))
+    }
+
+    fn memory(&mut self, target: &Path, mode: u32) -> Result<(), KernelError> {
+        mount_memory(target, mode).map_err(failed("mount memory on", target))
+    }
+
+    fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
+        let mut set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+        if access != Access::Write {
+            set |= MOUNT_ATTR_RDONLY;
+        }
+        bind_tree(&old(source), target, set).map_err(failed("mount", target))
+    }
+
+    fn device(&mut self, name: &str) -> Result<(), KernelError> {
+        let target = Path::new("/dev").join(name);
+        bind_tree(&old(&target), &target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)
+            .map_err(failed("mount", &target))
+    }
+
+    fn terminals(&mut self) -> Result<(), KernelError> {
+        let target = Path::new("/dev/pts");
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+        mount("devpts", target, "devpts", flags, c"newinstance,ptmxmode=0666,mode=620")
+            .map_err(|error| failed("mount the terminals on", target)(error.into()))
+    }
+
+    fn processes(&mut self) -> Result<(), KernelError> {
+        let target = Path::new("/proc");
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NODEV;
+        mount("proc", target, "proc", flags, None)
+            .map_err(|error| failed("mount the processes on", target)(error.into()))
+    }
+
+    fn is_directory(&self, source: &Path) -> Option<bool> {
+        fs::symlink_metadata(old(source)).ok().map(|data| data.is_dir())
+    }
+
+    fn finish(&mut self) -> Result<(), KernelError> {
+        let old_root = Path::new(OLD_ROOT);
+        unmount(old_root, UnmountFlags::DETACH)
+            .map_err(|error| failed("let go of", old_root)(error.into()))?;
+        fs::remove_dir(old_root).map_err(failed("remove", old_root))?;
+        // The root itself holds nothing that is the run's to change.
+        set_mount(Path::new("/"), MOUNT_ATTR_RDONLY).map_err(failed("close", Path::new("/")))
+    }
+}
+
+fn touch(path: &Path, mode: u32) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map(drop)
+}
+
+fn mount_memory(target: &Path, mode: u32) -> io::Result<()> {
+    let options = CString::new(format!("mode={mode:o}"))?;
+    Ok(mount("tmpfs", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())?)
+}
+
+const MOUNT_ATTR_RDONLY: u64 = 0x1;
+const MOUNT_ATTR_NOSUID: u64 = 0x2;
+const MOUNT_ATTR_NODEV: u64 = 0x4;
+const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+
+/// Mounts a copy of a tree, with everything that is mounted below it, after taking rights from it: nobody ever sees it
+/// with more.
+fn bind_tree(source: &Path, target: &Path, set: u64) -> io::Result<()> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(CWD, source, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
+    set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, set)?;
+    Ok(move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+fn set_mount(target: &Path, set: u64) -> io::Result<()> {
+    let path = CString::new(target.as_os_str().as_encoded_bytes())?;
+    let root: OwnedFd = fs::File::open("/")?.into();
+    set_attributes(&root, &path, 0, set)
+}
+
+fn set_attributes(base: &impl AsFd, path: &std::ffi::CStr, flags: i32, set: u64) -> io::Result<()> {
+    let attributes = [set, 0, 0, 0];
+    // SAFETY: the path and the four words of `struct mount_attr` live until the call returns.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            base.as_fd().as_raw_fd(),
+            path.as_ptr(),
+            flags,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes notes instead of doing anything, for tests without privileges.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    /// What was asked, in order.
+    pub calls: Vec<String>,
+    /// The directories that the old root is said to have; everything else is a file.
+    pub directories: Vec<PathBuf>,
+}
+
+impl Recorder {
+    fn note(&mut self, call: String) -> Result<(), KernelError> {
+        self.calls.push(call);
+        Ok(())
+    }
+}
+
+impl Kernel for Recorder {
+    fn begin(&mut self) -> Result<(), KernelError> {
+        self.note("begin".into())
+    }
+    fn directory(&mut self, target: &Path) -> Result<(), KernelError> {
+        self.note(format!("directory {}", target.display()))
+    }
+    fn file(&mut self, target: &Path) -> Result<(), KernelError> {
+        self.note(format!("file {}", target.display()))
+    }
+    fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError> {
+        self.note(format!("link {} -> {}", target.display(), to.display()))
+    }
+    fn memory(&mut self, target: &Path, mode: u32) -> Result<(), KernelError> {
+        self.note(format!("memory {} {mode:o}", target.display()))
+    }
+    fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
+        let source = source.display().to_string().replace('\0', "empty ");
+        self.note(format!("bind {source} on {} {access:?}", target.display()))
+    }
+    fn device(&mut self, name: &str) -> Result<(), KernelError> {
+        self.note(format!("device {name}"))
+    }
+    fn terminals(&mut self) -> Result<(), KernelError> {
+        self.note("terminals".into())
+    }
+    fn processes(&mut self) -> Result<(), KernelError> {
+        self.note("processes".into())
+    }
+    fn is_directory(&self, source: &Path) -> Option<bool> {
+        Some(self.directories.iter().any(|directory| directory == source))
+    }
+    fn finish(&mut self) -> Result<(), KernelError> {
+        self.note("finish".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Recorder, build};
+    use crate::layout::{Access, Step};
+
+    #[test]
+    fn a_root_is_built_in_the_order_of_the_list_and_closed_last() {
+        let steps = [
+            Step::Memory { target: "/tmp".into(), mode: 0o1777 },
+            Step::Bind { source: "/usr".into(), target: "/usr".into(), access: Access::Read },
+            Step::Bind { source: "/w".into(), target: "/workspace".into(), access: Access::Write },
+            Step::Bind { source: "/w/f".into(), target: "/workspace/f".into(), access: Access::Read },
+            Step::MaskFile { target: "/workspace/.env".into() },
+            Step::Processes,
+        ];
+        let mut recorder = Recorder { directories: vec!["/usr".into(), "/w".into()], ..Recorder::default() };
+        build(&mut recorder, &steps).unwrap();
+        assert_eq!(
+            recorder.calls,
+            [
+                "begin",
+                "directory /tmp",
+                "memory /tmp 1777",
+                "directory /usr",
+                "bind /usr on /usr Read",
+                "directory /workspace",
+                "bind /w on /workspace Write",
+                "file /workspace/f",
+                "bind /w/f on /workspace/f Read",
+                "bind empty file on /workspace/.env Read",
+                "directory /proc",
+                "processes",
+                "finish",
+            ]
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! A sandbox as data: what its root is made of, and what may be done there.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that the engine needs to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Whether the network is its own, with nothing in it but itself.
+    pub own_network: bool,
+    /// How the root is built, in this order.
+    pub steps: Vec<Step>,
+    /// What Landlock lets through. Everything else is shut, wherever it is mounted.
+    pub grants: Vec<Grant>,
+    /// Where the program starts, as it sees it.
+    pub cwd: PathBuf,
+    /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.
+    pub placeholders: Vec<Placeholder>,
+}
+
+/// One thing that is done to build a root. Targets are paths of the new root, sources paths of the old one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// A directory, and those above it.
+    Directory {
+        /// Where.
+        target: PathBuf,
+    },
+    /// A link.
+    Link {
+        /// Where.
+        target: PathBuf,
+        /// To what.
+        to: PathBuf,
+    },
+    /// An empty directory in memory.
+    Memory {
+        /// Where.
+        target: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file or directory of the host.
+    Bind {
+        /// What.
+        source: PathBuf,
+        /// Where.
+        target: PathBuf,
+        /// What may be done with it.
+        access: Access,
+    },
+    /// Nothing in the place of a file.
+    MaskFile {
+        /// Where.
+        target: PathBuf,
+    },
+    /// Nothing in the place of a directory.
+    MaskDirectory {
+        /// Where.
+        target: PathBuf,
+    },
+    /// The few devices that programs need.
+    Devices,
+    /// The processes of the sandbox.
+    Processes,
+}
+
+/// What may be done with a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// See what is there.
+    List,
+    /// Read and execute.
+    Read,
+    /// Anything.
+    Write,
+}
+
+/// A path that Landlock lets through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The path, in the new root.
+    pub path: PathBuf,
+    /// How far.
+    pub access: Access,
+}
+
+/// Something that stands in for a protected path that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placeholder {
+    /// Where, on the host.
+    pub path: PathBuf,
+    /// Whether it is a directory.
+    pub directory: bool,
+}

@@ -1,0 +1,359 @@
+//! The native sandbox: what it keeps, attempt by attempt. Each attempt is shown to work without the sandbox, where that
+//! can be shown without harm; otherwise a test that passes might only mean that the attempt was wrong.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{BINARY, Place, Ran, wait_for};
+
+fn inside(place: &Place, script: &str) -> Ran {
+    place.run(&["exec", "--mode", "native", "--", "sh", "-c", script])
+}
+
+fn outside(place: &Place, script: &str) -> Ran {
+    place.run(&["exec", "--mode", "host", "--", "sh", "-c", script])
+}
+
+/// An attempt that succeeds on the host and fails in the sandbox.
+#[track_caller]
+fn only_outside(place: &Place, script: &str) {
+    outside(place, script).expect_code(0);
+    let ran = inside(place, script);
+    assert_ne!(ran.code(), 0, "it worked inside too: {}{}", ran.stdout, ran.stderr);
+    assert_ne!(ran.code(), 125, "the sandbox itself failed: {}", ran.stderr);
+}
+
+fn git(directory: &Path, args: &[&str]) {
+    let identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"];
+    let done = Command::new("git").args(identity).args(args).current_dir(directory).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn it_is_the_default_and_work_gets_done_in_it() {
+    let place = Place::new();
+    let ran = place.run(&["exec", "--", "sh", "-c", "pwd; echo hello > file"]).expect_code(0);
+    assert_eq!(ran.stdout, "/workspace\n");
+    assert_eq!(place.read("file"), "hello\n");
+    let record = place.run(&["runs", "show", "last", "--json"]).json()["record"].clone();
+    assert_eq!((&record["mode"], &record["policy"]), (&"native".into(), &"standard".into()));
+    assert_eq!(record["mechanisms"]["network_none"], "network namespace");
+    assert!(record["mechanisms"]["files_confined"].as_str().unwrap().contains("mount namespace"));
+}
+
+#[test]
+fn the_demo_is_refused_all_three() {
+    let place = Place::new().env("PATH", "/usr/bin:/bin");
+    let ran = place.run(&["demo", "--json"]).expect_code(0);
+    assert!(ran.result()["text"].as_str().unwrap().contains("3 were refused"), "{}", ran.stdout);
+}
+
+#[test]
+fn files_outside_of_the_workspace_can_neither_be_read_nor_written() {
+    let place = Place::new();
+    fs::write(place.home().join("private.txt"), "x").unwrap();
+    let home = place.home().display().to_string();
+    only_outside(&place, &format!("cat {home}/private.txt"));
+    only_outside(&place, &format!("cat /proc/self/root{home}/private.txt"));
+    only_outside(
+        &place,
+        &format!("cd /workspace 2>/dev/null; cat ../home/private.txt || cat {home}/private.txt"),
+    );
+    inside(&place, "touch /usr/x /etc/x /bin/x /x /dev/x /proc/x; test ! -e /usr/x").expect_code(0);
+    inside(&place, &format!("echo inside > {home}/own; cat {home}/own")).expect_code(0);
+    assert!(!place.home().join("own").exists(), "the home inside is another one");
+    assert!(!Path::new("/usr/x").exists());
+}
+
+#[test]
+fn secrets_of_the_system_are_unreadable_to_root_too() {
+    let place = Place::new();
+    let ran = inside(
+        &place,
+        "cat /etc/shadow /etc/gshadow /etc/sudoers 2>/dev/null; ls -A /etc/ssh /etc/ssl/private 2>/dev/null | grep -v :",
+    );
+    assert_eq!(ran.stdout.trim(), "");
+}
+
+#[test]
+fn a_workspace_that_holds_secrets_does_not_show_them() {
+    let place = Place::new();
+    for (path, text) in [
+        (".ssh/id_ed25519", "k"),
+        (".netrc", "k"),
+        (".env", "k"),
+        ("sub/.env", "k"),
+        ("a.pem", "k"),
+        ("ok.txt", "fine"),
+    ] {
+        let file = place.home().join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    fs::hard_link(place.home().join(".env"), place.home().join("alias")).unwrap();
+    std::os::unix::fs::symlink(".env", place.home().join("link")).unwrap();
+    let home = place.home().display().to_string();
+    let script = "cat .ssh/id_ed25519 .netrc .env sub/.env a.pem alias link 2>/dev/null; cat ok.txt";
+    let ran = place.run(&["exec", "--mode", "native", "-C", &home, "--", "sh", "-c", script]).expect_code(0);
+    assert_eq!(ran.stdout, "fine");
+    assert_eq!(fs::read_to_string(place.home().join(".env")).unwrap(), "k", "outside it is as it was");
+}
+
+#[test]
+fn protected_paths_can_neither_be_changed_nor_made_nor_moved_away() {
+    let place = Place::new();
+    git(&place.work(), &["init", "-q"]);
+    fs::write(place.work().join(".mcp.json"), "{}").unwrap();
+    for attempt in [
+        "echo x > .git/hooks/pre-commit",
+        "echo x >> .git/config",
+        "git config core.fsmonitor /bin/evil",
+        "rm -rf .git/hooks",
+        "mv .git .gone",
+        "mv .git/hooks .git/other",
+        "mv .git/config .git/other",
+        "ln -sf /bin/evil .git/hooks",
+        "echo x > .mcp.json",
+        "rm .mcp.json",
+        "mv .mcp.json other",
+        "mkdir -p .claude && echo x > .claude/settings.json",
+        "echo x > .claude/settings.local.json",
+        "mv .claude .gone",
+        "mkdir -p .vscode/x",
+        "echo x > .vscode/tasks.json",
+        "echo x > .gitmodules",
+        "echo x > .envrc",
+        "mkdir .ringfence/x",
+    ] {
+        let ran = inside(&place, attempt);
+        assert!(![0, 125].contains(&ran.code()), "{attempt}: {} {}", ran.code(), ran.stderr);
+    }
+    let left: Vec<_> = fs::read_dir(place.work()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left.len(), 2, "nothing but .git and .mcp.json: {left:?}");
+    inside(&place, "echo a > a && git add a && git -c user.name=t -c user.email=t@e commit -qm one && git status --short")
+        .expect_code(0);
+}
+
+#[test]
+fn stand_ins_go_also_when_everything_was_killed() {
+    let place = Place::new();
+    let mut child =
+        place.spawn(&["exec", "--mode", "native", "--", "sh", "-c", "echo $$ > it.pid; sleep 1000"]);
+    wait_for("the run", || place.work().join("it.pid").exists().then_some(()));
+    assert!(place.work().join(".mcp.json").exists());
+    crate::support::signal(child.id(), "-KILL");
+    child.wait().unwrap();
+    wait_for("the stand-ins' end", || (!place.work().join(".mcp.json").exists()).then_some(()));
+}
+
+#[test]
+fn a_linked_worktree_works_and_its_repository_is_protected() {
+    let place = Place::new();
+    let (main, linked) = (place.home().join("main"), place.home().join("linked"));
+    fs::create_dir(&main).unwrap();
+    git(&main, &["init", "-q"]);
+    fs::write(main.join("a"), "a").unwrap();
+    git(&main, &["add", "a"]);
+    git(&main, &["commit", "-qm", "one"]);
+    git(&main, &["worktree", "add", "-q", linked.to_str().unwrap()]);
+    let run = |script: &str| {
+        place.run(&["exec", "--mode", "native", "-C", linked.to_str().unwrap(), "--", "sh", "-c", script])
+    };
+    run("git status --short && echo b > b && git add b && git -c user.name=t -c user.email=t@e commit -qm two").expect_code(0);
+    let hooks = main.join(".git/hooks/post-commit");
+    for attempt in [
+        format!("echo x > {}", hooks.display()),
+        format!("echo x >> {}", main.join(".git/config").display()),
+        "echo 'gitdir: /elsewhere' > .git".to_owned(),
+        format!("cat {}", main.join("a").display()),
+    ] {
+        assert_ne!(run(&attempt).code(), 0, "{attempt}");
+    }
+}
+
+#[test]
+fn there_is_no_network_but_itself() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    only_outside(
+        &place,
+        &format!("python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 2)'"),
+    );
+    let own = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); socket.create_connection(s.getsockname())'";
+    inside(&place, own).expect_code(0);
+    let socket = place.home().join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let connect = format!(
+        "python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{}\")'",
+        socket.display()
+    );
+    only_outside(&place, &connect);
+    let name = format!("ringfence-test-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+    let _abstract = UnixListener::bind_addr(&address).unwrap();
+    only_outside(
+        &place,
+        &format!("python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"\\0{name}\")'"),
+    );
+}
+
+#[test]
+fn the_processes_of_the_host_are_out_of_sight_and_reach() {
+    let place = Place::new();
+    let me = std::process::id();
+    only_outside(&place, &format!("kill -0 {me}"));
+    only_outside(&place, &format!("test -d /proc/{me}/fd"));
+    let look = "cat /proc/1/environ /proc/1/maps 2>/dev/null; readlink /proc/1/fd/* /proc/1/exe /proc/1/root";
+    assert_eq!(inside(&place, look).stdout, "", "the first process is shut off");
+}
+
+/// Python reaches system calls that no shell has; the errno says who refused.
+const SYSCALLS: &str = r#"
+import ctypes, errno, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *args):
+    ctypes.set_errno(0)
+    done = libc.syscall(number, *args)
+    return done, ctypes.get_errno()
+expected = {
+    'ptrace': (101, 0), 'process_vm_readv': (310, 1, 0, 0, 0, 0, 0), 'io_uring_setup': (425, 1, 0), 'bpf': (321, 0, 0, 0),
+    'userfaultfd': (323, 0), 'perf_event_open': (298, 0, 0, -1, -1, 0), 'keyctl': (250, 0, 0), 'unshare user': (272, 0x10000000),
+    'unshare net': (272, 0x40000000), 'setns': (308, 0, 0), 'mount': (165, b'x', b'/tmp', b'tmpfs', 0, 0), 'umount': (166, b'/tmp', 0),
+    'chroot': (161, b'/tmp'), 'pivot_root': (155, b'/tmp', b'/tmp'), 'open_tree': (428, -100, b'/', 1), 'fsopen': (430, b'tmpfs', 0),
+    'pidfd_getfd': (438, 0, 0, 0), 'open_by_handle_at': (304, 0, 0, 0), 'clone newuser': (56, 0x10000000 | 17, 0, 0, 0, 0),
+    'socket vsock': (41, 40, 1, 0), 'socket packet': (41, 17, 3, 0), 'reboot': (169, 0, 0, 0, 0), 'init_module': (175, 0, 0, 0),
+    'TIOCSTI': (16, 0, 0x5412, b'x'), 'sethostname': (170, b'x', 1), 'kexec_load': (246, 0, 0, 0, 0), 'syslog': (103, 3, 0, 0),
+}
+bad = [name for name, args in expected.items() if call(*args) != (-1, errno.EPERM)]
+for name, args in {'clone3': (435, 0, 0), 'x32 getpid': (0x40000000 + 39,), 'x32 ptrace': (0x40000000 + 521, 0)}.items():
+    if call(*args) != (-1, errno.ENOSYS): bad.append(name)
+print(bad)
+sys.exit(1 if bad else 0)
+"#;
+
+#[test]
+fn system_calls_that_escapes_are_made_of_are_refused() {
+    let place = Place::new();
+    fs::write(place.work().join("calls.py"), SYSCALLS).unwrap();
+    let ran = inside(&place, "python3 calls.py");
+    assert_eq!(ran.code(), 0, "not refused: {}{}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn there_are_no_privileges_to_gain() {
+    let place = Place::new();
+    let ran = inside(&place, "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status");
+    for line in ran.stdout.lines() {
+        let (name, value) = line.split_once(':').unwrap();
+        let expected = match name {
+            "NoNewPrivs" => "1",
+            "Seccomp" => "2",
+            _ => "0000000000000000",
+        };
+        assert_eq!(value.trim(), expected, "{name}");
+    }
+    let ran =
+        inside(&place, "grep -c nosuid /proc/self/mounts; grep -vc nosuid /proc/self/mounts; ulimit -c");
+    assert_eq!(ran.stdout.lines().nth(1), Some("0"), "a mount without nosuid: {}", ran.stdout);
+    assert_eq!(ran.stdout.lines().nth(2), Some("0"), "core dumps");
+}
+
+#[test]
+fn only_the_few_devices_are_there_and_no_terminal_of_the_host() {
+    let place = Place::new();
+    let ran = inside(
+        &place,
+        "ls /dev | tr '\\n' ' '; mknod /tmp/k c 1 1 2>/dev/null; ls /tmp; (echo < /dev/tty) 2>/dev/null && echo tty",
+    );
+    assert_eq!(ran.stdout.trim(), "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero");
+}
+
+#[test]
+fn everything_ends_with_it() {
+    let place = Place::new();
+    let child = place.spawn(&[
+        "exec",
+        "--mode",
+        "native",
+        "--timeout",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "setsid sh -c 'trap \"\" TERM; while :; do date >> beat; sleep 0.1; done' & wait",
+    ]);
+    wait_for("a beat", || place.work().join("beat").exists().then_some(()));
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(124));
+    let size = || fs::metadata(place.work().join("beat")).unwrap().len();
+    let last = size();
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert_eq!(size(), last);
+}
+
+#[test]
+fn codes_and_signals_are_the_programs_own() {
+    let place = Place::new();
+    assert_eq!(inside(&place, "exit 7").code(), 7);
+    assert_eq!(inside(&place, "kill -15 $$").code(), 143);
+    assert_eq!(place.run(&["exec", "--mode", "native", "--", "no-such"]).code(), 127);
+    assert_eq!(place.run(&["exec", "--mode", "native", "--", "/etc/passwd"]).code(), 126);
+}
+
+#[test]
+fn hosts_on_an_allow_list_are_refused_until_they_can_be_enforced() {
+    let place = Place::new();
+    for args in [
+        &["exec", "--mode", "native", "--allow", "example.com", "--", "true"][..],
+        &["run", "--mode", "native", "--agent", "claude", "p"],
+    ] {
+        let ran = place.run(args).expect_code(125);
+        assert!(ran.stderr.contains("only the allowed hosts can be reached"), "{}", ran.stderr);
+    }
+}
+
+/// As somebody without any rights, if the tests have more.
+#[test]
+fn it_needs_no_root() {
+    if Command::new("id").arg("-u").output().unwrap().stdout != b"0\n" {
+        return;
+    }
+    let place = Place::new();
+    let root = place.home().parent().unwrap().to_owned();
+    Command::new("chown").args(["-R", "65534:65534"]).arg(&root).status().unwrap();
+    let copy = root.join("ringfence");
+    fs::copy(BINARY, &copy).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(&copy)
+        .args(["exec", "--", "sh", "-c", "id -u; echo hi > file; cat /etc/shadow; ls /root"])
+        .env_clear()
+        .env("HOME", place.home())
+        .env("PATH", "/usr/bin:/bin")
+        .current_dir(place.work())
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(stdout, "65534\n", "{stderr}");
+    assert_eq!(place.read("file"), "hi\n");
+}
+
+#[test]
+fn a_killed_ringfence_leaves_nothing() {
+    let place = Place::new();
+    let script = "setsid sh -c 'trap \"\" TERM; while :; do echo >> beat; sleep 0.05; done' & wait";
+    let mut child = place.spawn(&["exec", "--mode", "native", "--", "sh", "-c", script]);
+    let beats = || fs::metadata(place.work().join("beat")).map_or(0, |data| data.len());
+    wait_for("a heartbeat", || (beats() > 2).then_some(()));
+    crate::support::signal(child.id(), "-KILL");
+    child.wait().unwrap();
+    wait_for("silence", || {
+        let last = beats();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        (beats() == last).then_some(())
+    });
+}
