@@ -175,6 +175,26 @@ fn killed(cli: Cli) {
     assert!(!lives(stage.place.pid("tool.pid")), "the tool's process is still there");
 }
 
+/// In a sandbox, with the network left open: everything else of the policy holds.
+fn work_in_native(cli: Cli) {
+    let write = Step::Write { path: "hello.txt".into(), content: "from inside\n".into() };
+    let look = shell("ls -A ~ > home.txt; pwd > where.txt; echo x > .mcp.json; cat /etc/shadow > shadow.txt");
+    let server = serve(vec![write, look, text("All done here.")]);
+    let stage = Stage::new(cli, &server.url());
+    let policy = stage.place.home().join("policy.json");
+    let open = r#"{"extends": "standard", "network": {"mode": "open"}, "credentials": "env"}"#;
+    std::fs::write(&policy, open).unwrap();
+    std::fs::write(stage.place.home().join("private.txt"), "").unwrap();
+    let args = ["--mode", "native", "--policy", policy.to_str().unwrap()];
+    let result = stage.run(&args, "Please write the file").expect_code(0).result();
+    assert_eq!(result["text"], "All done here.");
+    assert_eq!(stage.place.read("hello.txt"), "from inside\n");
+    assert_eq!(stage.place.read("where.txt"), "/workspace\n");
+    assert!(!stage.place.read("home.txt").contains("private.txt"));
+    assert_eq!(stage.place.read("shadow.txt"), "");
+    assert!(!stage.place.work().join(".mcp.json").exists());
+}
+
 macro_rules! for_each_cli {
     ($($question:ident),*) => {
         mod claude {
@@ -189,7 +209,17 @@ macro_rules! for_each_cli {
     };
 }
 
-for_each_cli!(work_and_continue, rejected, forbidden, limited, overloaded, unreachable, silent, killed);
+for_each_cli!(
+    work_and_continue,
+    work_in_native,
+    rejected,
+    forbidden,
+    limited,
+    overloaded,
+    unreachable,
+    silent,
+    killed
+);
 
 #[test]
 fn claude_limited_for_a_moment() {

@@ -5,9 +5,50 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use crate::shell::{read, root, run};
+use crate::shell::{has, read, root, run};
 
 const ROUNDS: usize = 200;
+
+/// The same namespaces and the same kind of root.
+const BWRAP: [&str; 37] = [
+    "bwrap",
+    "--unshare-all",
+    "--die-with-parent",
+    "--new-session",
+    "--cap-drop",
+    "ALL",
+    "--ro-bind",
+    "/usr",
+    "/usr",
+    "--ro-bind",
+    "/etc",
+    "/etc",
+    "--symlink",
+    "usr/bin",
+    "/bin",
+    "--symlink",
+    "usr/lib",
+    "/lib",
+    "--symlink",
+    "usr/lib64",
+    "/lib64",
+    "--proc",
+    "/proc",
+    "--dev",
+    "/dev",
+    "--tmpfs",
+    "/tmp",
+    "--tmpfs",
+    "/run",
+    "--tmpfs",
+    "/home",
+    "--bind",
+    ".",
+    "/workspace",
+    "--chdir",
+    "/workspace",
+    "true",
+];
 
 pub(crate) fn bench() -> anyhow::Result<()> {
     run(&["cargo", "build", "--release", "--locked", "-p", "ringfence"])?;
@@ -27,6 +68,13 @@ pub(crate) fn bench() -> anyhow::Result<()> {
     )?;
     let run = [&binary, "exec", "--mode", "host", "--", "true"];
     compare("exec --mode host -- true", &home, &run, "setsid true", &["setsid", "-w", "true"])?;
+    if has("bwrap") {
+        let native = [&binary, "exec", "--mode", "native", "--", "true"];
+        println!("\nbwrap: {}", read(&["bwrap", "--version"]).unwrap_or_default());
+        compare("exec --mode native -- true", &home, &native, "bwrap", &BWRAP)?;
+    } else {
+        println!("\nbwrap is not here, so native has no peer to be measured against");
+    }
     std::fs::remove_dir_all(&home).ok();
     Ok(())
 }
