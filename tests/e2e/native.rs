@@ -212,6 +212,26 @@ fn the_processes_of_the_host_are_out_of_sight_and_reach() {
     assert_eq!(inside(&place, look).stdout, "", "the first process is shut off");
 }
 
+/// Root without powers is still root to files of the kernel that ask for nothing else.
+#[test]
+fn the_machine_cannot_be_changed_through_the_kernels_files() {
+    let place = Place::new();
+    for path in [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/vm/swappiness",
+        "/proc/sys/kernel/hostname",
+        "/proc/sysrq-trigger",
+    ] {
+        let before = fs::read_to_string(path).ok();
+        let ran = inside(&place, &format!("echo 1 > {path}"));
+        assert!(![0, 125].contains(&ran.code()), "{path} was written");
+        assert_eq!(fs::read_to_string(path).ok(), before);
+    }
+    let ran =
+        inside(&place, "head -c 1 /proc/kcore; head -c 1 /proc/keys; find /proc/acpi /proc/scsi /sys -mindepth 1");
+    assert_eq!(ran.stdout, "", "{}", ran.stderr);
+}
+
 /// Python reaches system calls that no shell has; the errno says who refused.
 const SYSCALLS: &str = r#"
 import ctypes, errno, sys

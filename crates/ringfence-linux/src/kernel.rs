@@ -49,6 +49,10 @@ pub trait Kernel {
     fn terminals(&mut self) -> Result<(), KernelError>;
     /// Mounts the processes of the sandbox.
     fn processes(&mut self) -> Result<(), KernelError>;
+    /// Makes what is there already unchangeable, if it is there.
+    fn seal(&mut self, target: &Path) -> Result<(), KernelError>;
+    /// Whether the new root has something there.
+    fn is_there(&self, target: &Path) -> bool;
     /// Whether the old root has a directory there, a file, or nothing.
     fn is_directory(&self, source: &Path) -> Option<bool>;
     /// Lets go of the old root.
@@ -82,10 +86,7 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
                 kernel.bind(Path::new(EMPTY_DIRECTORY), target, Access::Read)?
             }
             Step::Devices => devices(kernel)?,
-            Step::Processes => {
-                kernel.directory(Path::new("/proc"))?;
-                kernel.processes()?;
-            }
+            Step::Processes => processes(kernel)?,
         }
     }
     kernel.finish()
@@ -118,6 +119,35 @@ fn devices(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     kernel.directory(&dev.join("pts"))?;
     kernel.terminals()?;
     kernel.link(&dev.join("ptmx"), Path::new("pts/ptmx"))
+}
+
+/// What the kernel lets root change or read of the whole machine, whatever root has left of its powers.
+const SEALED: [&str; 5] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"];
+const MASKED: [&str; 9] = [
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/timer_list",
+    "/proc/sched_debug",
+    "/proc/latency_stats",
+    "/proc/vmallocinfo",
+    "/proc/kpageflags",
+    "/proc/config.gz",
+];
+const MASKED_DIRECTORIES: [&str; 3] = ["/proc/acpi", "/proc/scsi", "/proc/driver"];
+
+fn processes(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
+    kernel.directory(Path::new("/proc"))?;
+    kernel.processes()?;
+    for path in SEALED {
+        kernel.seal(Path::new(path))?;
+    }
+    for (paths, empty) in [(&MASKED[..], EMPTY_FILE), (&MASKED_DIRECTORIES[..], EMPTY_DIRECTORY)] {
+        for path in paths.iter().map(Path::new).filter(|path| kernel.is_there(path)).collect::<Vec<_>>() {
+            kernel.bind(Path::new(empty), path, Access::Read)?;
+        }
+    }
+    Ok(())
 }
 
 /// The kernel.
@@ -205,6 +235,17 @@ impl Kernel for Linux {
         let flags = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NODEV;
         mount("proc", target, "proc", flags, None)
             .map_err(|error| failed("mount the processes on", target)(error.into()))
+    }
+
+    fn seal(&mut self, target: &Path) -> Result<(), KernelError> {
+        if !self.is_there(target) {
+            return Ok(());
+        }
+        bind_tree(target, target, MOUNT_ATTR_RDONLY).map_err(failed("seal", target))
+    }
+
+    fn is_there(&self, target: &Path) -> bool {
+        fs::symlink_metadata(target).is_ok()
     }
 
     fn is_directory(&self, source: &Path) -> Option<bool> {
@@ -312,6 +353,12 @@ impl Kernel for Recorder {
     fn processes(&mut self) -> Result<(), KernelError> {
         self.note("processes".into())
     }
+    fn seal(&mut self, target: &Path) -> Result<(), KernelError> {
+        self.note(format!("seal {}", target.display()))
+    }
+    fn is_there(&self, target: &Path) -> bool {
+        target == Path::new("/proc/kcore")
+    }
     fn is_directory(&self, source: &Path) -> Option<bool> {
         Some(self.directories.iter().any(|directory| directory == source))
     }
@@ -352,6 +399,12 @@ mod tests {
                 "bind empty file on /workspace/.env Read",
                 "directory /proc",
                 "processes",
+                "seal /proc/sys",
+                "seal /proc/sysrq-trigger",
+                "seal /proc/irq",
+                "seal /proc/bus",
+                "seal /proc/fs",
+                "bind empty file on /proc/kcore Read",
                 "finish",
             ]
         );

@@ -18,7 +18,13 @@ const SYSTEM: [&str; 11] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"];
 
 /// What even the read-only system must not show.
-const SYSTEM_SECRETS: [&str; 8] = [
+const SYSTEM_SECRETS: [&str; 14] = [
+    "/etc/letsencrypt",
+    "/etc/kubernetes",
+    "/etc/krb5.keytab",
+    "/etc/wireguard",
+    "/etc/openvpn",
+    "/etc/NetworkManager/system-connections",
     "/etc/shadow",
     "/etc/shadow-",
     "/etc/gshadow",
