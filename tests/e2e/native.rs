@@ -138,6 +138,24 @@ fn protected_paths_can_neither_be_changed_nor_made_nor_moved_away() {
         .expect_code(0);
 }
 
+/// What an earlier run may have left to trick the next one.
+#[test]
+fn links_in_the_place_of_protected_paths_are_refused_and_files_are_held() {
+    for name in [".git", ".vscode", ".mcp.json", ".claude"] {
+        let place = Place::new();
+        std::os::unix::fs::symlink("/etc", place.work().join(name)).unwrap();
+        let ran = inside(&place, "true").expect_code(125);
+        assert!(ran.stderr.contains("is a link, and a link cannot be protected"), "{}", ran.stderr);
+        assert_eq!(fs::read_dir(place.work()).unwrap().count(), 1, "no stand-in is left");
+    }
+    let place = Place::new();
+    fs::write(place.work().join(".git"), "gitdir: /etc\n").unwrap();
+    for attempt in ["rm .git", "mv .git x", "echo x > .git", "mkdir -p .git/hooks"] {
+        assert!(![0, 125].contains(&inside(&place, attempt).code()), "{attempt}");
+    }
+    assert_eq!(place.read(".git"), "gitdir: /etc\n");
+}
+
 #[test]
 fn stand_ins_go_also_when_everything_was_killed() {
     let place = Place::new();
@@ -227,8 +245,10 @@ fn the_machine_cannot_be_changed_through_the_kernels_files() {
         assert!(![0, 125].contains(&ran.code()), "{path} was written");
         assert_eq!(fs::read_to_string(path).ok(), before);
     }
-    let ran =
-        inside(&place, "head -c 1 /proc/kcore; head -c 1 /proc/keys; find /proc/acpi /proc/scsi /sys -mindepth 1");
+    let ran = inside(
+        &place,
+        "head -c 1 /proc/kcore; head -c 1 /proc/keys; find /proc/acpi /proc/scsi /sys -mindepth 1",
+    );
     assert_eq!(ran.stdout, "", "{}", ran.stderr);
 }
 

@@ -92,9 +92,9 @@ pub(super) fn look(plan: &Plan, home: &Path) -> Result<Survey, LaunchError> {
             survey.hidden.insert((real.clone(), real.is_dir()));
         }
     }
-    protected(workspace, &files.protect, &mut survey);
+    protected(workspace, &files.protect, &mut survey)?;
     if !files.protect.is_empty() {
-        worktree(workspace, &mut survey);
+        worktree(workspace, &mut survey)?;
     }
     denied(workspace, &files.deny, &mut survey)?;
     Ok(survey)
@@ -123,26 +123,43 @@ fn program_tree(program: &Path) -> Option<PathBuf> {
     Some(packages.unwrap_or(program).to_owned())
 }
 
-/// Protected paths as they are, or as they must not come to be. A link is protected where it is, not where it leads.
-fn protected(root: &Path, names: &[String], survey: &mut Survey) {
+/// Protected paths as they are, or as they must not come to be.
+fn protected(root: &Path, names: &[String], survey: &mut Survey) -> Result<(), LaunchError> {
     for name in names {
         let path = root.join(name);
-        let above: Vec<&Path> = path.ancestors().skip(1).take_while(|above| *above != root).collect();
-        // What stands below a file or a link cannot come to be there.
-        let blocked = above.iter().any(|above| fs::symlink_metadata(above).is_ok_and(|data| !data.is_dir()));
-        if blocked {
-            continue;
-        }
-        for anchor in above.into_iter().rev() {
-            note_missing(anchor, true, survey);
-            if !survey.anchors.iter().any(|known| known == anchor) {
-                survey.anchors.push(anchor.to_owned());
+        let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != root).collect();
+        way.reverse();
+        for (place, part) in way.iter().enumerate() {
+            let last = place + 1 == way.len();
+            match fs::symlink_metadata(part) {
+                // Nothing can be mounted on a link, so nothing could keep it from being replaced.
+                Ok(data) if data.is_symlink() => return Err(link(part)),
+                Ok(data) if data.is_dir() && !last => add(&mut survey.anchors, part),
+                // A file in the way is held as it is, and nothing can come to be below it.
+                Ok(_) => {
+                    add(&mut survey.protected, part);
+                    break;
+                }
+                Err(_) => {
+                    note_missing(part, !last || !looks_like_file(name), survey);
+                    add(if last { &mut survey.protected } else { &mut survey.anchors }, part);
+                }
             }
         }
-        note_missing(&path, !looks_like_file(name), survey);
-        if !survey.protected.contains(&path) {
-            survey.protected.push(path);
-        }
+    }
+    Ok(())
+}
+
+fn link(path: &Path) -> LaunchError {
+    let message = format!("{} is a link, and a link cannot be protected", path.display());
+    LaunchError::Runtime(Failure::new(FailureClass::Refused, message).with_remedy(
+        "put what it leads to in its place, or take it out of `files.protect` with a policy of your own",
+    ))
+}
+
+fn add(paths: &mut Vec<PathBuf>, path: &Path) {
+    if !paths.iter().any(|known| known == path) {
+        paths.push(path.to_owned());
     }
 }
 
@@ -154,21 +171,23 @@ fn note_missing(path: &Path, directory: bool, survey: &mut Survey) {
 }
 
 /// The real git directory of a linked worktree, which has to be reachable, with the same protection.
-fn worktree(workspace: &Path, survey: &mut Survey) {
+fn worktree(workspace: &Path, survey: &mut Survey) -> Result<(), LaunchError> {
     let pointer = workspace.join(".git");
-    let Ok(text) = fs::read_to_string(&pointer) else { return };
-    let Some(directory) = text.trim().strip_prefix("gitdir:") else { return };
-    let Ok(own) = fs::canonicalize(workspace.join(directory.trim())) else { return };
+    let own = fs::read_to_string(&pointer).ok().and_then(|text| {
+        let directory = text.trim().strip_prefix("gitdir:")?.trim().to_owned();
+        fs::canonicalize(workspace.join(directory)).ok()
+    });
+    let Some(own) = own else { return Ok(()) };
     let common = fs::read_to_string(own.join("commondir")).ok();
     let common =
         common.and_then(|text| fs::canonicalize(own.join(text.trim())).ok()).unwrap_or_else(|| own.clone());
     // A pointer that somebody bent must not show what is no git directory.
     if !own.starts_with(&common) || !common.join("objects").is_dir() || !common.join("HEAD").is_file() {
-        return;
+        return Ok(());
     }
     survey.shown.push((common.clone(), true));
-    survey.protected.push(pointer);
-    protected(&common, &["hooks", "config", "modules", "info"].map(String::from), survey);
+    add(&mut survey.protected, &pointer);
+    protected(&common, &["hooks", "config", "modules", "info"].map(String::from), survey)
 }
 
 /// Names with an ending, and those of shells and git, are files.
