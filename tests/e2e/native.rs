@@ -265,7 +265,8 @@ expected = {
     'userfaultfd': (323, 0), 'perf_event_open': (298, 0, 0, -1, -1, 0), 'keyctl': (250, 0, 0), 'unshare user': (272, 0x10000000),
     'unshare net': (272, 0x40000000), 'setns': (308, 0, 0), 'mount': (165, b'x', b'/tmp', b'tmpfs', 0, 0), 'umount': (166, b'/tmp', 0),
     'chroot': (161, b'/tmp'), 'pivot_root': (155, b'/tmp', b'/tmp'), 'open_tree': (428, -100, b'/', 1), 'fsopen': (430, b'tmpfs', 0),
-    'pidfd_getfd': (438, 0, 0, 0), 'open_by_handle_at': (304, 0, 0, 0), 'clone newuser': (56, 0x10000000 | 17, 0, 0, 0, 0),
+    'pidfd_getfd': (438, 0, 0, 0), 'open_tree_attr': (467, -100, b'/', 1, 0, 0), 'listmount': (458, 0, 0, 0, 0),
+    'netlink audit': (41, 16, 3, 9), 'socket alg': (41, 38, 5, 0), 'open_by_handle_at': (304, 0, 0, 0), 'clone newuser': (56, 0x10000000 | 17, 0, 0, 0, 0),
     'socket vsock': (41, 40, 1, 0), 'socket packet': (41, 17, 3, 0), 'reboot': (169, 0, 0, 0, 0), 'init_module': (175, 0, 0, 0),
     'TIOCSTI': (16, 0, 0x5412, b'x'), 'sethostname': (170, b'x', 1), 'kexec_load': (246, 0, 0, 0, 0), 'syslog': (103, 3, 0, 0),
 }
@@ -396,4 +397,182 @@ fn a_killed_ringfence_leaves_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(300));
         (beats() == last).then_some(())
     });
+}
+
+/// git takes its configuration from where `commondir` points, so that is as good as `config`.
+#[test]
+fn git_cannot_be_led_to_another_configuration() {
+    let place = Place::new();
+    git(&place.work(), &["init", "-q"]);
+    for attempt in [
+        "echo ../evil > .git/commondir",
+        "echo x > .git/config.worktree",
+        "mkdir .git/worktrees/x",
+        "rm .git/commondir",
+        "mv .git/commondir x",
+    ] {
+        assert!(![0, 125].contains(&inside(&place, attempt).code()), "{attempt}");
+    }
+    inside(&place, "git status --short && echo a > a && git add a && git -c user.name=t -c user.email=t@e commit -qm one")
+        .expect_code(0);
+    assert!(!place.work().join(".git/commondir").exists());
+    git(&place.work(), &["status"]);
+}
+
+#[test]
+fn runs_at_the_same_time_do_not_strip_each_others_protection() {
+    let place = Place::new();
+    let first = place.spawn(&[
+        "exec",
+        "--mode",
+        "native",
+        "--",
+        "sh",
+        "-c",
+        "echo > one; while [ ! -e two ]; do sleep 0.02; done",
+    ]);
+    wait_for("the first", || place.work().join("one").exists().then_some(()));
+    let script = "echo > two; while [ ! -e over ]; do sleep 0.02; done; echo x > .mcp.json || mkdir -p .git/hooks/x && echo broken > broken";
+    let second = place.spawn(&["exec", "--mode", "native", "--", "sh", "-c", script]);
+    assert!(first.wait_with_output().unwrap().status.success());
+    fs::write(place.work().join("over"), "").unwrap();
+    second.wait_with_output().unwrap();
+    assert!(!place.work().join("broken").exists() && !place.work().join(".mcp.json").exists());
+    let left: Vec<_> = fs::read_dir(place.work()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left.len(), 3, "the last one takes the stand-ins away: {left:?}");
+}
+
+#[test]
+fn what_is_seen_at_two_places_is_shut_at_both() {
+    let place = Place::new();
+    let (outer, work) = (place.home().join("outer"), place.home().join("outer/work"));
+    fs::create_dir_all(work.join(".git/hooks")).unwrap();
+    fs::write(work.join(".env"), "secret").unwrap();
+    fs::create_dir(outer.join("beside")).unwrap();
+    fs::write(outer.join("beside/.env"), "secret").unwrap();
+    let (outer, at) = (outer.to_str().unwrap(), work.to_str().unwrap());
+    let run = |script: &str| {
+        place.run(&["exec", "--mode", "native", "-C", at, "--write", outer, "--", "sh", "-c", script])
+    };
+    assert_ne!(run(&format!("echo x > {at}/.git/hooks/pre-commit")).code(), 0);
+    assert_eq!(run(&format!("cat .env {at}/.env {outer}/beside/.env")).stdout, "");
+    let ran = place.run(&[
+        "exec",
+        "--mode",
+        "native",
+        "-C",
+        "/etc",
+        "--policy",
+        &read_only(&place),
+        "--",
+        "cat",
+        "/etc/shadow",
+        "shadow",
+    ]);
+    assert_eq!(ran.stdout, "", "{}", ran.stderr);
+}
+
+fn read_only(place: &Place) -> String {
+    let policy = place.home().join("read-only.json");
+    fs::write(&policy, r#"{"files": {"workspace": "read-only"}}"#).unwrap();
+    policy.display().to_string()
+}
+
+#[test]
+fn a_read_only_worktree_does_not_open_its_repository() {
+    let place = Place::new();
+    let (main, linked) = (place.home().join("main"), place.home().join("linked"));
+    fs::create_dir(&main).unwrap();
+    git(&main, &["init", "-q"]);
+    git(&main, &["commit", "-q", "--allow-empty", "-m", "one"]);
+    git(&main, &["worktree", "add", "-q", linked.to_str().unwrap()]);
+    let at = linked.to_str().unwrap();
+    for path in [".git/hooks/x", ".git/config", ".git/HEAD"] {
+        let script = format!("echo x >> {}", main.join(path).display());
+        let ran = place.run(&[
+            "exec",
+            "--mode",
+            "native",
+            "-C",
+            at,
+            "--policy",
+            &read_only(&place),
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        assert!(![0, 125].contains(&ran.code()), "{path}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_bent_pointer_opens_no_other_repository() {
+    let place = Place::new();
+    let other = place.home().join("other");
+    fs::create_dir(&other).unwrap();
+    git(&other, &["init", "-q"]);
+    fs::write(place.work().join(".git"), format!("gitdir: {}/.git\n", other.display())).unwrap();
+    let ran = inside(&place, &format!("ls {}/.git; echo x > {}/.git/x", other.display(), other.display()));
+    assert!(ran.code() != 0 && ran.stdout.is_empty(), "{}", ran.stdout);
+}
+
+#[test]
+fn links_and_other_names_lead_to_nothing_hidden_or_protected() {
+    let place = Place::new();
+    fs::create_dir(place.work().join("conf")).unwrap();
+    fs::write(place.work().join("conf/prod"), "secret").unwrap();
+    std::os::unix::fs::symlink("conf/prod", place.work().join(".env")).unwrap();
+    fs::write(place.work().join(".mcp.json"), "{}").unwrap();
+    fs::hard_link(place.work().join(".mcp.json"), place.work().join("alias")).unwrap();
+    let ran = inside(&place, "cat .env conf/prod; echo evil > alias");
+    assert_eq!(ran.stdout, "");
+    assert_eq!(place.read(".mcp.json"), "{}");
+}
+
+#[test]
+fn sockets_of_the_host_are_closed_doors() {
+    let place = Place::new();
+    let shown = place.home().join("shown");
+    fs::create_dir(&shown).unwrap();
+    let _listeners =
+        [&place.work(), &shown].map(|directory| UnixListener::bind(directory.join("s")).unwrap());
+    for socket in ["/workspace/s".to_owned(), shown.join("s").display().to_string()] {
+        let connect =
+            format!("python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{socket}\")'");
+        let ran = place.run(&[
+            "exec",
+            "--mode",
+            "native",
+            "--read",
+            shown.to_str().unwrap(),
+            "--",
+            "sh",
+            "-c",
+            &connect,
+        ]);
+        assert!(![0, 125].contains(&ran.code()), "{socket} answered");
+    }
+    let path = shown.join("s").display().to_string();
+    let ran = place.run(&["exec", "--mode", "native", "--read", &path, "--", "true"]).expect_code(125);
+    assert!(ran.stderr.contains("is a socket"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_secret_is_not_shown_by_asking_for_a_part_of_it() {
+    let place = Place::new();
+    fs::create_dir(place.home().join(".ssh")).unwrap();
+    fs::write(place.home().join(".ssh/id"), "k").unwrap();
+    let path = place.home().join(".ssh/id").display().to_string();
+    let ran = place.run(&["exec", "--mode", "native", "--read", &path, "--", "cat", &path]).expect_code(125);
+    assert!(ran.stderr.contains("is a secret"), "{}", ran.stderr);
+}
+
+#[test]
+fn files_in_memory_are_bounded() {
+    let place = Place::new();
+    let fill = "head -c 200m /dev/zero > /tmp/x";
+    let ran = place.run(&["exec", "--mode", "native", "--memory", "100m", "--", "sh", "-c", fill]);
+    assert_ne!(ran.code(), 0);
+    assert!(ran.stderr.contains("No space left"), "{}", ran.stderr);
 }

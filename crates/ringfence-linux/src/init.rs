@@ -62,15 +62,16 @@ fn prepare(first: &First<'_>) -> Result<Pid, Word> {
     rustix::system::sethostname(b"ringfence").map_err(|error| wrong("set its name")(error.into()))?;
     build(&mut Linux, &first.sandbox.steps).map_err(|error| Word::Failed(error.to_string()))?;
     rustix::process::chdir(&first.sandbox.cwd).map_err(|error| wrong("enter the workspace")(error.into()))?;
+    same_directory(first.sandbox.identity).map_err(wrong("find the workspace that was looked at"))?;
     confine(&first.sandbox.grants).map_err(|error| Word::Failed(error.to_string()))?;
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| wrong("follow the gate")(error.into()))?;
     let stdin = first.stdin.as_ref().map(OwnedFd::try_clone).transpose().map_err(wrong("pass its input"))?;
-    let program = spawn_program(first.spec, stdin)
-        .map_err(|error| Word::CannotStart { os_error: error.raw_os_error().unwrap_or(libc::EIO) })?;
+    // Before the program lives: it is of the same user. A program that is executed is open again.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| wrong("shut itself off")(error.into()))?;
-    Ok(program)
+    spawn_program(first.spec, stdin)
+        .map_err(|error| Word::CannotStart { os_error: error.raw_os_error().unwrap_or(libc::EIO) })
 }
 
 /// The gate's own descriptors have no business inside: its socket, its signal pipes.
@@ -93,6 +94,16 @@ fn keep_only(line: &UnixStream, stdin: Option<&OwnedFd>) -> io::Result<()> {
         from = descriptor.saturating_add(1);
     }
     Ok(())
+}
+
+/// The workspace may have been replaced by a link between the look and the mount.
+fn same_directory((device, number): (u64, u64)) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let here = fs::metadata(".")?;
+    if (here.dev(), here.ino()) == (device, number) {
+        return Ok(());
+    }
+    Err(io::Error::other("another directory stands in its place"))
 }
 
 /// One user, the same inside as outside.

@@ -40,7 +40,7 @@ pub trait Kernel {
     /// Makes a link.
     fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError>;
     /// Mounts memory.
-    fn memory(&mut self, target: &Path, mode: u32) -> Result<(), KernelError>;
+    fn memory(&mut self, target: &Path, mode: u32, size: &str) -> Result<(), KernelError>;
     /// Mounts a part of the old root.
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError>;
     /// Mounts a device of the old root, on which devices work.
@@ -66,9 +66,9 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
         match step {
             Step::Directory { target } => kernel.directory(target)?,
             Step::Link { target, to } => kernel.link(target, to)?,
-            Step::Memory { target, mode } => {
+            Step::Memory { target, mode, size } => {
                 kernel.directory(target)?;
-                kernel.memory(target, *mode)?;
+                kernel.memory(target, *mode, size)?;
             }
             Step::Bind { source, target, access } => match kernel.is_directory(source) {
                 Some(true) => {
@@ -96,12 +96,15 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
 const EMPTY_FILE: &str = "\0file";
 const EMPTY_DIRECTORY: &str = "\0directory";
 
+/// Enough for what programs keep in such places.
+const SMALL: &str = "64m";
+
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 fn devices(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     let dev = Path::new("/dev");
     kernel.directory(dev)?;
-    kernel.memory(dev, 0o755)?;
+    kernel.memory(dev, 0o755, SMALL)?;
     for name in DEVICES {
         kernel.file(&dev.join(name))?;
         kernel.device(name)?;
@@ -115,15 +118,27 @@ fn devices(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
         kernel.link(&dev.join(name), Path::new(to))?;
     }
     kernel.directory(&dev.join("shm"))?;
-    kernel.memory(&dev.join("shm"), 0o1777)?;
+    kernel.memory(&dev.join("shm"), 0o1777, SMALL)?;
     kernel.directory(&dev.join("pts"))?;
     kernel.terminals()?;
     kernel.link(&dev.join("ptmx"), Path::new("pts/ptmx"))
 }
 
 /// What the kernel lets root change or read of the whole machine, whatever root has left of its powers.
-const SEALED: [&str; 5] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"];
-const MASKED: [&str; 9] = [
+const SEALED: [&str; 7] = [
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/irq",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/mtrr",
+    "/proc/pressure",
+];
+const MASKED: [&str; 13] = [
+    "/proc/slabinfo",
+    "/proc/kpagecount",
+    "/proc/kpagecgroup",
+    "/proc/pagetypeinfo",
     "/proc/kcore",
     "/proc/keys",
     "/proc/kmsg",
@@ -172,7 +187,7 @@ impl Kernel for Linux {
         mount_change(root, private).map_err(|error| failed("part from the host at", root)(error.into()))?;
         // Any directory will do: the mount on it becomes the root and the directory is seen again below the old one.
         let base = Path::new("/tmp");
-        mount_memory(base, 0o755).map_err(failed("mount memory on", base))?;
+        mount_memory(base, 0o755, SMALL).map_err(failed("mount memory on", base))?;
         let old_root = base.join(&OLD_ROOT[1..]);
         fs::create_dir(&old_root).map_err(failed("make", &old_root))?;
         rustix::process::pivot_root(base, &old_root)
@@ -205,8 +220,8 @@ impl Kernel for Linux {
         std::os::unix::fs::symlink(to, target).map_err(failed("link", target))
     }
 
-    fn memory(&mut self, target: &Path, mode: u32) -> Result<(), KernelError> {
-        mount_memory(target, mode).map_err(failed("mount memory on", target))
+    fn memory(&mut self, target: &Path, mode: u32, size: &str) -> Result<(), KernelError> {
+        mount_memory(target, mode, size).map_err(failed("mount memory on", target))
     }
 
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
@@ -266,8 +281,8 @@ fn touch(path: &Path, mode: u32) -> io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map(drop)
 }
 
-fn mount_memory(target: &Path, mode: u32) -> io::Result<()> {
-    let options = CString::new(format!("mode={mode:o}"))?;
+fn mount_memory(target: &Path, mode: u32, size: &str) -> io::Result<()> {
+    let options = CString::new(format!("mode={mode:o},size={size}"))?;
     Ok(mount("tmpfs", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())?)
 }
 
@@ -337,8 +352,8 @@ impl Kernel for Recorder {
     fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError> {
         self.note(format!("link {} -> {}", target.display(), to.display()))
     }
-    fn memory(&mut self, target: &Path, mode: u32) -> Result<(), KernelError> {
-        self.note(format!("memory {} {mode:o}", target.display()))
+    fn memory(&mut self, target: &Path, mode: u32, size: &str) -> Result<(), KernelError> {
+        self.note(format!("memory {} {mode:o} {size}", target.display()))
     }
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
         let source = source.display().to_string().replace('\0', "empty ");
@@ -375,7 +390,7 @@ mod tests {
     #[test]
     fn a_root_is_built_in_the_order_of_the_list_and_closed_last() {
         let steps = [
-            Step::Memory { target: "/tmp".into(), mode: 0o1777 },
+            Step::Memory { target: "/tmp".into(), mode: 0o1777, size: "1m".into() },
             Step::Bind { source: "/usr".into(), target: "/usr".into(), access: Access::Read },
             Step::Bind { source: "/w".into(), target: "/workspace".into(), access: Access::Write },
             Step::Bind { source: "/w/f".into(), target: "/workspace/f".into(), access: Access::Read },
@@ -389,7 +404,7 @@ mod tests {
             [
                 "begin",
                 "directory /tmp",
-                "memory /tmp 1777",
+                "memory /tmp 1777 1m",
                 "directory /usr",
                 "bind /usr on /usr Read",
                 "directory /workspace",
@@ -404,6 +419,8 @@ mod tests {
                 "seal /proc/irq",
                 "seal /proc/bus",
                 "seal /proc/fs",
+                "seal /proc/mtrr",
+                "seal /proc/pressure",
                 "bind empty file on /proc/kcore Read",
                 "finish",
             ]

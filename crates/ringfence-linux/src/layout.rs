@@ -15,6 +15,10 @@ pub struct Sandbox {
     pub grants: Vec<Grant>,
     /// Where the program starts, as it sees it.
     pub cwd: PathBuf,
+    /// The workspace on the host. Its lock says whether another run stands on the same stand-ins.
+    pub workspace: PathBuf,
+    /// The device and the number of the directory that was looked at, which has to be the one that is mounted.
+    pub identity: (u64, u64),
     /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.
     pub placeholders: Vec<Placeholder>,
 }
@@ -41,6 +45,8 @@ pub enum Step {
         target: PathBuf,
         /// Its permissions.
         mode: u32,
+        /// How much it takes, in the kernel's words: bytes, or a share of the memory.
+        size: String,
     },
     /// A file or directory of the host.
     Bind {
@@ -93,6 +99,16 @@ pub struct Grant {
 pub struct Placeholder {
     /// Where, on the host.
     pub path: PathBuf,
-    /// Whether it is a directory.
-    pub directory: bool,
+    /// What it holds; a directory holds nothing.
+    pub kind: StandIn,
+}
+
+/// What stands in for a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StandIn {
+    /// An empty directory.
+    Directory,
+    /// A file with this text.
+    File(String),
 }

@@ -13,5 +13,5 @@ mod spawn;
 
 pub use confine::landlock_abi;
 pub use kernel::{Kernel, KernelError, Linux, Recorder, build};
-pub use layout::{Access, Grant, Placeholder, Sandbox, Step};
-pub use spawn::{Child, SpawnError, remove, spawn};
+pub use layout::{Access, Grant, Placeholder, Sandbox, StandIn, Step};
+pub use spawn::{Child, SpawnError, holds, remove, share, spawn};

@@ -54,6 +54,15 @@ const DENIED: &[i64] = &[
     libc::SYS_clock_adjtime,
     libc::SYS_vhangup,
     libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+    libc::SYS_memfd_secret,
+    libc::SYS_quotactl_fd,
+    457, // statmount
+    458, // listmount
+    467, // open_tree_attr
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
     #[cfg(target_arch = "x86_64")]
@@ -81,17 +90,8 @@ const NEW_NAMESPACES: [i32; 8] = [
 /// What puts words into a terminal as if a person had typed them.
 const TYPING: [u64; 2] = [0x5412, 0x541c];
 
-/// Families of sockets that talk to the kernel, the host or hardware.
-const FAMILIES: [i32; 8] = [
-    libc::AF_VSOCK,
-    libc::AF_ALG,
-    libc::AF_PACKET,
-    libc::AF_XDP,
-    libc::AF_CAN,
-    libc::AF_TIPC,
-    libc::AF_BLUETOOTH,
-    libc::AF_KEY,
-];
+/// The families of sockets that programs need; all others talk to the kernel, the host or hardware.
+const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
@@ -139,11 +139,15 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, SeccompError> {
     let typing: Result<Vec<_>, _> =
         TYPING.iter().map(|request| one(Condition::new(1, Len::Dword, Op::Eq, *request))).collect();
     rules.insert(libc::SYS_ioctl, typing?);
-    let families: Result<Vec<_>, _> = FAMILIES
-        .iter()
-        .map(|family| one(Condition::new(0, Len::Dword, Op::Eq, u64::from(family.unsigned_abs()))))
-        .collect();
-    rules.insert(libc::SYS_socket, families?);
+    let number = |value: i32| u64::from(value.unsigned_abs());
+    let none_of: Result<Vec<_>, _> =
+        FAMILIES.iter().map(|family| Condition::new(0, Len::Dword, Op::Ne, number(*family))).collect();
+    // Of the kernel's own sockets only the one that tells of addresses and routes.
+    let other_netlink = vec![
+        Condition::new(0, Len::Dword, Op::Eq, number(libc::AF_NETLINK))?,
+        Condition::new(2, Len::Dword, Op::Ne, number(libc::NETLINK_ROUTE))?,
+    ];
+    rules.insert(libc::SYS_socket, vec![SeccompRule::new(none_of?)?, SeccompRule::new(other_netlink)?]);
     Ok(rules)
 }
 

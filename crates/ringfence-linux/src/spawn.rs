@@ -1,17 +1,19 @@
 //! One clone into new namespaces, and the gate's side of what follows.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_gate::{Spec, Status, WireError, read_frame};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, getegid, geteuid};
 use serde::{Deserialize, Serialize};
 
 use crate::init::{First, run};
-use crate::layout::{Placeholder, Sandbox};
+use crate::layout::{Placeholder, Sandbox, StandIn};
 
 /// How long building a root may take.
 const BUILD_PATIENCE: Duration = Duration::from_secs(10);
@@ -66,6 +68,7 @@ pub struct Child {
     pub pid: Pid,
     line: UnixStream,
     placeholders: Vec<Placeholder>,
+    workspace: PathBuf,
 }
 
 impl Child {
@@ -81,15 +84,16 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        remove(&self.placeholders);
+        remove(&self.placeholders, &self.workspace);
     }
 }
 
 /// Starts a program in a sandbox of its own.
 pub fn spawn(sandbox: &Sandbox, spec: &Spec, stdin: Option<OwnedFd>) -> Result<Child, SpawnError> {
-    let placeholders = place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
+    place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
+    let placeholders = sandbox.placeholders.clone();
     let undo = |error| {
-        remove(&placeholders);
+        remove(&placeholders, &sandbox.workspace);
         error
     };
     let (line, theirs) = UnixStream::pair().map_err(|error| undo(SpawnError::Namespaces(error)))?;
@@ -108,7 +112,7 @@ pub fn spawn(sandbox: &Sandbox, spec: &Spec, stdin: Option<OwnedFd>) -> Result<C
     drop((theirs, stdin));
     let pid = i32::try_from(cloned).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| SpawnError::Namespaces(io::ErrorKind::InvalidData.into()))?;
-    let child = Child { pid, line, placeholders };
+    let child = Child { pid, line, placeholders, workspace: sandbox.workspace.clone() };
     let patience = child.line.set_read_timeout(Some(BUILD_PATIENCE));
     patience.map_err(SpawnError::Namespaces)?;
     match read_frame(&child.line)? {
@@ -121,43 +125,52 @@ pub fn spawn(sandbox: &Sandbox, spec: &Spec, stdin: Option<OwnedFd>) -> Result<C
     }
 }
 
-/// Makes the stand-ins that are not there. What is there already stays, and is not ours to remove.
-fn place(wanted: &[Placeholder]) -> io::Result<Vec<Placeholder>> {
-    let mut placed = Vec::new();
+/// Makes the stand-ins that are not there yet.
+fn place(wanted: &[Placeholder]) -> io::Result<()> {
     for placeholder in wanted {
-        let made = if placeholder.directory {
-            fs::create_dir(&placeholder.path)
-        } else {
-            fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path).map(drop)
+        let made = match &placeholder.kind {
+            StandIn::Directory => fs::create_dir(&placeholder.path),
+            StandIn::File(text) => {
+                let file = fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path);
+                file.and_then(|mut file| file.write_all(text.as_bytes()))
+            }
         };
         match made {
-            Ok(()) => placed.push(placeholder.clone()),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                remove(&placed);
-                return Err(error);
-            }
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
         }
     }
-    Ok(placed)
+    Ok(())
 }
 
-/// Takes stand-ins away, the innermost first, if they are still as empty as they were made. The gate does it; the host
-/// does it again, should the gate have been killed.
-pub fn remove(placed: &[Placeholder]) {
+/// A shared lock on a workspace, and whether nobody else had one.
+pub fn share(workspace: &Path) -> io::Result<(fs::File, bool)> {
+    let directory = fs::File::open(workspace)?;
+    let alone = flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok();
+    flock(&directory, FlockOperation::LockShared)?;
+    Ok((directory, alone))
+}
+
+/// Takes stand-ins away, the innermost first, if they are still as they were made and no other run stands on them: the
+/// last one does it. The host does it, or the gate if the host is gone.
+pub fn remove(placed: &[Placeholder], workspace: &Path) {
+    let last = fs::File::open(workspace)
+        .is_ok_and(|directory| flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok());
+    if !last {
+        return;
+    }
     for placeholder in placed.iter().rev() {
-        let _ = if placeholder.directory {
-            fs::remove_dir(&placeholder.path)
-        } else if is_empty(&placeholder.path) {
-            fs::remove_file(&placeholder.path)
-        } else {
-            Ok(())
+        let _ = match &placeholder.kind {
+            StandIn::Directory => fs::remove_dir(&placeholder.path),
+            StandIn::File(text) if holds(&placeholder.path, text) => fs::remove_file(&placeholder.path),
+            StandIn::File(_) => Ok(()),
         };
     }
 }
 
-fn is_empty(path: &std::path::Path) -> bool {
-    let file =
-        fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).and_then(|_| fs::File::open(path).ok());
-    file.is_some_and(|mut file| matches!(file.read(&mut [0]), Ok(0)))
+/// Whether a file is just what a stand-in is.
+pub fn holds(path: &Path, text: &str) -> bool {
+    let data =
+        fs::symlink_metadata(path).ok().filter(|data| data.is_file() && data.len() == text.len() as u64);
+    data.is_some() && fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
 }

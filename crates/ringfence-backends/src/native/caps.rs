@@ -24,7 +24,7 @@ pub(super) fn capabilities() -> Capabilities {
         (Promise::WorkspaceReadOnly, "read-only mount".into()),
         (Promise::SecretsUnreadable, mounts),
         (Promise::PathsProtected, "read-only mounts".into()),
-        (Promise::GlobsDenied, "masking mounts".into()),
+        (Promise::GlobsDenied, "masking mounts over what is there at the start".into()),
         (Promise::NetworkNone, "network namespace".into()),
         (Promise::EnvAllowList, "cleared environment".into()),
         (Promise::CredentialsBroker, "none inside".into()),

@@ -1,11 +1,13 @@
 //! A run in a sandbox of the kernel's own: the gate builds it around the program.
 
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ringfence_core::backend::{Backend, Happening, LaunchError, Sandbox, Stopper};
 use ringfence_core::capability::Capabilities;
-use ringfence_core::failure::Failure;
+use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
 use ringfence_linux::Placeholder;
@@ -30,11 +32,17 @@ impl Sandbox for Cleaned {
     }
 }
 
-struct StandIns(Vec<Placeholder>);
+struct StandIns {
+    placed: Vec<Placeholder>,
+    workspace: PathBuf,
+    /// Held while the run lasts; another run sees by it that it is not alone.
+    lock: Option<File>,
+}
 
 impl Drop for StandIns {
     fn drop(&mut self) {
-        ringfence_linux::remove(&self.0);
+        self.lock = None;
+        ringfence_linux::remove(&self.placed, &self.workspace);
     }
 }
 
@@ -64,9 +72,15 @@ impl Backend for Native {
 
     fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
         let program = plan.request.argv.first().cloned().unwrap_or_default();
-        let survey = survey::look(plan, &self.around.home)?;
+        let workspace = plan.request.workspace.host().as_path();
+        let (lock, alone) = ringfence_linux::share(workspace).map_err(|error| {
+            let message = format!("{} cannot be locked: {error}", workspace.display());
+            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+        })?;
+        let survey = survey::look(plan, &self.around.home, alone)?;
         let spec = plan::spec(plan, &survey)?;
-        let stand_ins = StandIns(plan::placeholders(&plan.request, &survey));
+        let placed = plan::placeholders(&plan.request, &survey);
+        let stand_ins = StandIns { placed, workspace: workspace.to_owned(), lock: Some(lock) };
         let run = run::launch(&self.around.gate, &plan.request.env, spec, &program)?;
         Ok(Box::new(Cleaned { run, _stand_ins: stand_ins }))
     }

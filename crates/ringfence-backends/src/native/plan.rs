@@ -7,7 +7,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::{Plan, Request, Stdin};
 use ringfence_core::policy::{NetworkMode, Reach, WorkspaceAccess};
 use ringfence_gate::Spec;
-use ringfence_linux::{Access, Grant, Placeholder, Sandbox, Step};
+use ringfence_linux::{Access, Grant, Placeholder, Sandbox, StandIn, Step};
 
 use super::survey::{Survey, System};
 use crate::shared::run::lifetime_ms;
@@ -50,8 +50,8 @@ struct Builder {
 }
 
 impl Builder {
-    fn memory(&mut self, target: &Path, mode: u32) {
-        self.steps.push(Step::Memory { target: target.to_owned(), mode });
+    fn memory(&mut self, target: &Path, mode: u32, size: &str) {
+        self.steps.push(Step::Memory { target: target.to_owned(), mode, size: size.to_owned() });
         self.grant(target, Access::Write);
     }
 
@@ -69,13 +69,15 @@ fn sandbox(request: &Request, survey: &Survey) -> Sandbox {
     let files = &request.policy.files;
     let mut builder = Builder { steps: Vec::new(), grants: Vec::new() };
     system(survey, &mut builder);
-    builder.memory(Path::new("/tmp"), 0o1777);
-    builder.memory(Path::new("/var/tmp"), 0o1777);
-    builder.memory(Path::new("/run"), 0o755);
+    // Memory that the watchdog does not see, so it is bounded by itself.
+    let size = files_in_memory(request);
+    builder.memory(Path::new("/tmp"), 0o1777, &size);
+    builder.memory(Path::new("/var/tmp"), 0o1777, SMALL);
+    builder.memory(Path::new("/run"), 0o755, SMALL);
     if let Some(home) =
         request.env.get("HOME").map(Path::new).filter(|home| home.is_absolute() && *home != Path::new("/"))
     {
-        builder.memory(home, 0o700);
+        builder.memory(home, 0o700, &size);
     }
     if let Some(tree) = &survey.program_tree
         && !tree.starts_with(request.workspace.host().as_path())
@@ -96,6 +98,8 @@ fn sandbox(request: &Request, survey: &Survey) -> Sandbox {
     builder.grant(Path::new("/proc"), Access::Write);
     builder.grant(Path::new("/"), Access::List);
     Sandbox {
+        workspace: request.workspace.host().as_path().to_owned(),
+        identity: survey.identity,
         own_network: request.policy.network.mode != NetworkMode::Open,
         steps: builder.steps,
         grants: builder.grants,
@@ -109,8 +113,7 @@ pub(super) fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholde
     if request.policy.files.workspace == WorkspaceAccess::ReadOnly {
         return Vec::new();
     }
-    let stand_in =
-        |(path, directory): &(PathBuf, bool)| Placeholder { path: path.clone(), directory: *directory };
+    let stand_in = |(path, kind): &(PathBuf, StandIn)| Placeholder { path: path.clone(), kind: kind.clone() };
     survey.missing.iter().map(stand_in).collect()
 }
 
@@ -123,32 +126,49 @@ fn system(survey: &Survey, builder: &mut Builder) {
     }
 }
 
-/// What is protected or hidden, over everything that was shown before. What nobody sees needs no cover.
+/// What is protected or hidden, over everything that was shown before, wherever it is seen. What nobody sees needs no
+/// cover.
 fn shut(request: &Request, survey: &Survey, builder: &mut Builder) {
-    let seen: Vec<PathBuf> = builder
+    let seen: Vec<(PathBuf, PathBuf, Access)> = builder
         .steps
         .iter()
         .filter_map(|step| match step {
-            Step::Bind { source, .. } => Some(source.clone()),
+            Step::Bind { source, target, access } => Some((source.clone(), target.clone(), *access)),
             _ => None,
         })
         .collect();
-    if request.policy.files.workspace == WorkspaceAccess::ReadWrite {
-        let anchors = survey.anchors.iter().map(|path| (path, Access::Write));
-        let protected = survey.protected.iter().map(|path| (path, Access::Read));
-        for (path, access) in anchors.chain(protected) {
-            builder.steps.push(Step::Bind { source: path.clone(), target: inside(request, path), access });
+    let places = |path: &Path, of: &dyn Fn(Access) -> bool| -> Vec<PathBuf> {
+        let at = |(source, target, access): &(PathBuf, PathBuf, Access)| {
+            let rest = path.strip_prefix(source).ok().filter(|_| of(*access))?;
+            Some(target.join(rest).components().collect())
+        };
+        seen.iter().filter_map(at).collect()
+    };
+    let anchors = survey.anchors.iter().map(|path| (path, Access::Write));
+    let protected = survey.protected.iter().map(|path| (path, Access::Read));
+    for (path, access) in anchors.chain(protected) {
+        for target in places(path, &|access| access == Access::Write) {
+            builder.steps.push(Step::Bind { source: path.clone(), target, access });
         }
     }
-    for (path, directory) in &survey.hidden {
-        if seen.iter().any(|source| path.starts_with(source))
-            && request.policy.files.reach == Reach::Workspace
-        {
-            let target = inside(request, path);
-            builder.steps.push(match directory {
-                true => Step::MaskDirectory { target },
-                false => Step::MaskFile { target },
-            });
+    if request.policy.files.reach == Reach::Workspace {
+        for (path, directory) in &survey.hidden {
+            for target in places(path, &|_| true) {
+                builder.steps.push(match directory {
+                    true => Step::MaskDirectory { target },
+                    false => Step::MaskFile { target },
+                });
+            }
         }
+    }
+}
+
+const SMALL: &str = "64m";
+
+/// How much each of the home and `/tmp` takes: a quarter of the run's memory, or of the machine's.
+fn files_in_memory(request: &Request) -> String {
+    match request.policy.limits.memory {
+        Some(memory) => (memory.bytes() / 4).to_string(),
+        None => "25%".to_owned(),
     }
 }

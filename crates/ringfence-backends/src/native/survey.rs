@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::Plan;
+use ringfence_core::policy::WorkspaceAccess;
+use ringfence_linux::StandIn;
 
 use crate::shared::program::locate;
 
@@ -18,7 +20,8 @@ const SYSTEM: [&str; 11] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"];
 
 /// What even the read-only system must not show.
-const SYSTEM_SECRETS: [&str; 14] = [
+const SYSTEM_SECRETS: [&str; 15] = [
+    "/etc/security/opasswd",
     "/etc/letsencrypt",
     "/etc/kubernetes",
     "/etc/krb5.keytab",
@@ -51,8 +54,12 @@ pub(super) struct Survey {
     pub(super) anchors: Vec<PathBuf>,
     /// Protected paths.
     pub(super) protected: Vec<PathBuf>,
-    /// Those of both that are not there, and whether they would be directories; the outer ones first.
-    pub(super) missing: Vec<(PathBuf, bool)>,
+    /// Those of both that are not there, and what stands in for them; the outer ones first.
+    pub(super) missing: Vec<(PathBuf, StandIn)>,
+    /// The device and the number of the workspace.
+    pub(super) identity: (u64, u64),
+    /// Whether no other run stands on the same stand-ins.
+    alone: bool,
 }
 
 /// A part of the system.
@@ -67,20 +74,26 @@ fn refused(message: String) -> LaunchError {
 }
 
 /// Looks around.
-pub(super) fn look(plan: &Plan, home: &Path) -> Result<Survey, LaunchError> {
+pub(super) fn look(plan: &Plan, home: &Path, alone: bool) -> Result<Survey, LaunchError> {
     let request = &plan.request;
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
     let name = request.argv.first().map(String::as_str).unwrap_or_default();
     let found = locate(name, request.env.get("PATH").map(String::as_str), workspace)?;
     let program = fs::canonicalize(&found).unwrap_or(found);
-    let mut survey =
-        Survey { system: system(), program_tree: program_tree(&program), program, ..Survey::default() };
+    let data = fs::metadata(workspace)
+        .map_err(|error| refused(format!("{} cannot be used: {error}", workspace.display())))?;
+    let mut survey = Survey {
+        system: system(),
+        program_tree: program_tree(&program),
+        program,
+        identity: (data.dev(), data.ino()),
+        alone,
+        ..Survey::default()
+    };
     for (paths, write) in [(&files.read, false), (&files.write, true)] {
         for path in paths {
-            let real = fs::canonicalize(path)
-                .map_err(|error| refused(format!("{path} cannot be shown: {error}")))?;
-            survey.shown.push((real, write));
+            survey.shown.push((shown(path)?, write));
         }
     }
     let secrets = files.secrets.iter().map(|path| match path.strip_prefix("~/") {
@@ -92,12 +105,36 @@ pub(super) fn look(plan: &Plan, home: &Path) -> Result<Survey, LaunchError> {
             survey.hidden.insert((real.clone(), real.is_dir()));
         }
     }
+    for (path, _) in &survey.shown {
+        if let Some((secret, _)) = survey.hidden.iter().find(|(secret, _)| path.starts_with(secret)) {
+            return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
+        }
+    }
     protected(workspace, &files.protect, &mut survey)?;
     if !files.protect.is_empty() {
-        worktree(workspace, &mut survey)?;
+        worktree(workspace, files.workspace == WorkspaceAccess::ReadWrite, &mut survey)?;
     }
-    denied(workspace, &files.deny, &mut survey)?;
+    let roots: Vec<PathBuf> = [workspace.to_owned()]
+        .into_iter()
+        .chain(survey.shown.iter().map(|(path, _)| path.clone()))
+        .filter(|path| path.is_dir())
+        .collect();
+    let set =
+        glob_set(&files.deny).map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
+    for root in roots {
+        search(&root, &set, &mut survey)?;
+    }
     Ok(survey)
+}
+
+/// A path that somebody asked to show. A socket is a door, not a file.
+fn shown(path: &str) -> Result<PathBuf, LaunchError> {
+    let unshowable = |error: std::io::Error| refused(format!("{path} cannot be shown: {error}"));
+    let real = fs::canonicalize(path).map_err(unshowable)?;
+    if fs::metadata(&real).map_err(unshowable)?.file_type().is_socket() {
+        return Err(refused(format!("{path} is a socket, and whoever listens there is outside")));
+    }
+    Ok(real)
 }
 
 fn system() -> Vec<System> {
@@ -134,14 +171,18 @@ fn protected(root: &Path, names: &[String], survey: &mut Survey) -> Result<(), L
             match fs::symlink_metadata(part) {
                 // Nothing can be mounted on a link, so nothing could keep it from being replaced.
                 Ok(data) if data.is_symlink() => return Err(link(part)),
-                Ok(data) if data.is_dir() && !last => add(&mut survey.anchors, part),
+                Ok(data) if data.is_dir() && !last => {
+                    adopt(part, StandIn::Directory, survey);
+                    add(&mut survey.anchors, part);
+                }
                 // A file in the way is held as it is, and nothing can come to be below it.
                 Ok(_) => {
+                    adopt(part, stand_in(name, last), survey);
                     add(&mut survey.protected, part);
                     break;
                 }
                 Err(_) => {
-                    note_missing(part, !last || !looks_like_file(name), survey);
+                    survey.missing.push((part.to_path_buf(), stand_in(name, last)));
                     add(if last { &mut survey.protected } else { &mut survey.anchors }, part);
                 }
             }
@@ -163,31 +204,50 @@ fn add(paths: &mut Vec<PathBuf>, path: &Path) {
     }
 }
 
-fn note_missing(path: &Path, directory: bool, survey: &mut Survey) {
+/// What stands in for a path that is not there. git fails on an empty `commondir`; one that points to itself is as none.
+fn stand_in(name: &str, last: bool) -> StandIn {
+    match name {
+        _ if !last || !looks_like_file(name) => StandIn::Directory,
+        _ if name.ends_with("commondir") => StandIn::File(".\n".into()),
+        _ => StandIn::File(String::new()),
+    }
+}
+
+/// Another run's stand-in is ours too: whoever is the last takes it away.
+fn adopt(path: &Path, kind: StandIn, survey: &mut Survey) {
     let known = survey.missing.iter().any(|(known, _)| known == path);
-    if !known && fs::symlink_metadata(path).is_err() {
-        survey.missing.push((path.to_owned(), directory));
+    let same = match &kind {
+        StandIn::Directory => path.is_dir(),
+        StandIn::File(text) => ringfence_linux::holds(path, text),
+    };
+    if !survey.alone && !known && same {
+        survey.missing.push((path.to_owned(), kind));
     }
 }
 
 /// The real git directory of a linked worktree, which has to be reachable, with the same protection.
-fn worktree(workspace: &Path, survey: &mut Survey) -> Result<(), LaunchError> {
+fn worktree(workspace: &Path, write: bool, survey: &mut Survey) -> Result<(), LaunchError> {
     let pointer = workspace.join(".git");
-    let own = fs::read_to_string(&pointer).ok().and_then(|text| {
-        let directory = text.trim().strip_prefix("gitdir:")?.trim().to_owned();
-        fs::canonicalize(workspace.join(directory)).ok()
-    });
+    let line = |file: &Path| fs::read_to_string(file).ok().map(|text| text.trim().to_owned());
+    let own = line(&pointer)
+        .and_then(|text| fs::canonicalize(workspace.join(text.strip_prefix("gitdir:")?.trim())).ok());
     let Some(own) = own else { return Ok(()) };
-    let common = fs::read_to_string(own.join("commondir")).ok();
-    let common =
-        common.and_then(|text| fs::canonicalize(own.join(text.trim())).ok()).unwrap_or_else(|| own.clone());
-    // A pointer that somebody bent must not show what is no git directory.
-    if !own.starts_with(&common) || !common.join("objects").is_dir() || !common.join("HEAD").is_file() {
+    let common = line(&own.join("commondir")).and_then(|text| fs::canonicalize(own.join(text)).ok());
+    // A pointer that somebody bent must not open another repository: a worktree's own directory points back.
+    let points_back = line(&own.join("gitdir")).and_then(|text| fs::canonicalize(text).ok());
+    let Some(common) = common.filter(|common| {
+        points_back.as_deref() == Some(&pointer) && own.parent() == Some(&common.join("worktrees"))
+    }) else {
         return Ok(());
-    }
-    survey.shown.push((common.clone(), true));
+    };
+    survey.shown.push((common.clone(), write));
     add(&mut survey.protected, &pointer);
-    protected(&common, &["hooks", "config", "modules", "info"].map(String::from), survey)
+    protected(
+        &common,
+        &["hooks", "config", "modules", "info", "commondir", "config.worktree"].map(String::from),
+        survey,
+    )?;
+    protected(&own, &["commondir", "gitdir", "config.worktree"].map(String::from), survey)
 }
 
 /// Names with an ending, and those of shells and git, are files.
@@ -204,39 +264,58 @@ fn looks_like_file(name: &str) -> bool {
         ".zprofile",
         ".zshenv",
         "config",
+        "commondir",
+        "gitdir",
     ];
     known.contains(&last) || last.trim_start_matches('.').contains('.')
 }
 
-/// All files of the workspace that a glob denies, and all other names of the same files.
-fn denied(workspace: &Path, globs: &[String], survey: &mut Survey) -> Result<(), LaunchError> {
-    if globs.is_empty() {
-        return Ok(());
-    }
-    let set = glob_set(globs).map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
-    let mut inodes = BTreeSet::new();
-    let mut linked = Vec::new();
-    let mut directories = vec![workspace.to_owned()];
+/// Everything below a directory that has to be hidden or held: files that a glob denies, what links to them, all other
+/// names of them and of protected files, and sockets, whose listeners are outside.
+fn search(root: &Path, denied: &GlobSet, survey: &mut Survey) -> Result<(), LaunchError> {
+    let failed = |path: &Path, error: &std::io::Error| {
+        refused(format!("{} cannot be searched for what must be hidden: {error}", path.display()))
+    };
+    let inode = |data: &fs::Metadata| (data.dev(), data.ino());
+    let held: BTreeSet<(u64, u64)> = survey
+        .protected
+        .iter()
+        .filter_map(|path| fs::symlink_metadata(path).ok())
+        .map(|data| inode(&data))
+        .collect();
+    let (mut hidden, mut linked) = (BTreeSet::new(), Vec::new());
+    let mut directories = vec![root.to_owned()];
     while let Some(directory) = directories.pop() {
-        let entries = fs::read_dir(&directory).map_err(|error| {
-            refused(format!("{} cannot be searched for denied files: {error}", directory.display()))
-        })?;
-        for entry in entries.flatten() {
-            let path = entry.path();
-            let Ok(data) = fs::symlink_metadata(&path) else { continue };
-            let relative = path.strip_prefix(workspace).unwrap_or(&path);
-            if set.is_match(relative) && !data.is_symlink() {
-                survey.hidden.insert((path.clone(), data.is_dir()));
-                inodes.insert((data.dev(), data.ino()));
+        let entries = fs::read_dir(&directory).map_err(|error| failed(&directory, &error))?;
+        for entry in entries {
+            let path = entry.map_err(|error| failed(&directory, &error))?.path();
+            let data = match fs::symlink_metadata(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.map_err(|error| failed(&path, &error))?,
+            };
+            let matches = denied.is_match(path.strip_prefix(root).unwrap_or(&path));
+            if matches && data.is_symlink() {
+                if let Ok(real) = fs::canonicalize(&path) {
+                    survey.hidden.insert((real.clone(), real.is_dir()));
+                    hidden.extend(fs::metadata(&real).iter().map(inode));
+                }
+            } else if matches || data.file_type().is_socket() {
+                hidden.insert(inode(&data));
+                survey.hidden.insert((path, data.is_dir()));
             } else if data.is_dir() {
                 directories.push(path);
             } else if data.nlink() > 1 {
-                linked.push((path, (data.dev(), data.ino())));
+                linked.push((path, inode(&data)));
             }
         }
     }
-    let aliases = linked.into_iter().filter(|(_, inode)| inodes.contains(inode));
-    survey.hidden.extend(aliases.map(|(path, _)| (path, false)));
+    for (path, inode) in linked {
+        if hidden.contains(&inode) {
+            survey.hidden.insert((path, false));
+        } else if held.contains(&inode) {
+            add(&mut survey.protected, &path);
+        }
+    }
     Ok(())
 }
 

@@ -58,10 +58,13 @@ const SECRETS: [&str; 22] = [
     "~/.ringfence",
 ];
 
-const PROTECT: [&str; 19] = [
+const PROTECT: [&str; 22] = [
     ".git/hooks",
     ".git/config",
     ".git/modules",
+    ".git/commondir",
+    ".git/config.worktree",
+    ".git/worktrees",
     ".gitmodules",
     ".gitconfig",
     ".ringfence",
