@@ -55,6 +55,7 @@ pub(crate) fn bench() -> anyhow::Result<()> {
     let binary = root().join("target/release/ringfence").display().to_string();
     let home = std::env::temp_dir().join(format!("ringfence-bench-{}", std::process::id()));
     let bytes = std::fs::metadata(&binary)?.len();
+    std::fs::create_dir_all(&home)?;
     println!("\nringfence: {}", read(&[&binary, "--version"]).context("no version")?);
     println!("kernel: {}", read(&["uname", "-r"]).unwrap_or_default());
     println!("git: {}", read(&["git", "--version"]).unwrap_or_default());
@@ -108,7 +109,8 @@ fn time(home: &std::path::Path, words: &[&str]) -> anyhow::Result<Duration> {
     let start = Instant::now();
     let status = Command::new(words[0])
         .args(&words[1..])
-        .env("RINGFENCE_HOME", home)
+        .env("RINGFENCE_HOME", home.join("state"))
+        .current_dir(home)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -270,50 +270,71 @@ fn looks_like_file(name: &str) -> bool {
     known.contains(&last) || last.trim_start_matches('.').contains('.')
 }
 
-/// Everything below a directory that has to be hidden or held: files that a glob denies, what links to them, all other
+/// Everything below a directory that has to be hidden or held: files that a glob denies, what they link to, all other
 /// names of them and of protected files, and sockets, whose listeners are outside.
 fn search(root: &Path, denied: &GlobSet, survey: &mut Survey) -> Result<(), LaunchError> {
-    let failed = |path: &Path, error: &std::io::Error| {
-        refused(format!("{} cannot be searched for what must be hidden: {error}", path.display()))
-    };
-    let inode = |data: &fs::Metadata| (data.dev(), data.ino());
-    let held: BTreeSet<(u64, u64)> = survey
-        .protected
-        .iter()
-        .filter_map(|path| fs::symlink_metadata(path).ok())
-        .map(|data| inode(&data))
-        .collect();
-    let (mut hidden, mut linked) = (BTreeSet::new(), Vec::new());
-    let mut directories = vec![root.to_owned()];
-    while let Some(directory) = directories.pop() {
-        let entries = fs::read_dir(&directory).map_err(|error| failed(&directory, &error))?;
-        for entry in entries {
-            let path = entry.map_err(|error| failed(&directory, &error))?.path();
-            let data = match fs::symlink_metadata(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                other => other.map_err(|error| failed(&path, &error))?,
-            };
-            let matches = denied.is_match(path.strip_prefix(root).unwrap_or(&path));
-            if matches && data.is_symlink() {
-                if let Ok(real) = fs::canonicalize(&path) {
-                    survey.hidden.insert((real.clone(), real.is_dir()));
-                    hidden.extend(fs::metadata(&real).iter().map(inode));
-                }
-            } else if matches || data.file_type().is_socket() {
-                hidden.insert(inode(&data));
-                survey.hidden.insert((path, data.is_dir()));
-            } else if data.is_dir() {
-                directories.push(path);
-            } else if data.nlink() > 1 {
-                linked.push((path, inode(&data)));
+    let mut found = Vec::new();
+    walk(root, &mut |path, kind| {
+        let matches = denied.is_match(path.strip_prefix(root).unwrap_or(path));
+        if matches || kind.is_socket() {
+            // What a denied link leads to is what must not be read.
+            let real = if kind.is_symlink() { fs::canonicalize(path).ok() } else { Some(path.to_owned()) };
+            found.extend(real);
+        }
+        Ok(!matches)
+    })?;
+    survey.hidden.extend(found.iter().map(|path| (path.clone(), path.is_dir())));
+    let hidden = shared_inodes(&found);
+    let held = shared_inodes(&survey.protected);
+    if hidden.is_empty() && held.is_empty() {
+        return Ok(());
+    }
+    // Only now is it worth asking for the number of every file.
+    walk(root, &mut |path, kind| {
+        if kind.is_file() {
+            let data = fs::symlink_metadata(path)?;
+            if hidden.contains(&(data.dev(), data.ino())) {
+                survey.hidden.insert((path.to_owned(), false));
+            } else if held.contains(&(data.dev(), data.ino())) {
+                add(&mut survey.protected, path);
             }
         }
-    }
-    for (path, inode) in linked {
-        if hidden.contains(&inode) {
-            survey.hidden.insert((path, false));
-        } else if held.contains(&inode) {
-            add(&mut survey.protected, &path);
+        Ok(true)
+    })
+}
+
+/// The files among these that have more than one name.
+fn shared_inodes(paths: &[PathBuf]) -> BTreeSet<(u64, u64)> {
+    let data = paths.iter().filter_map(|path| fs::symlink_metadata(path).ok());
+    data.filter(|data| data.is_file() && data.nlink() > 1).map(|data| (data.dev(), data.ino())).collect()
+}
+
+/// Visits everything below a directory; the visitor says whether to go into a directory. What cannot be looked at could
+/// hide something, so it ends the walk; what has gone meanwhile could not.
+fn walk(
+    root: &Path,
+    visit: &mut dyn FnMut(&Path, fs::FileType) -> std::io::Result<bool>,
+) -> Result<(), LaunchError> {
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let mut visit_all = || -> std::io::Result<()> {
+            for entry in fs::read_dir(&directory)? {
+                let entry = entry?;
+                let (path, kind) = (entry.path(), entry.file_type()?);
+                match visit(&path, kind) {
+                    Ok(true) if kind.is_dir() => directories.push(path),
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(())
+        };
+        match visit_all() {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound || directory == root => {
+                let place = directory.display();
+                return Err(refused(format!("{place} cannot be searched for what must be hidden: {error}")));
+            }
+            _ => {}
         }
     }
     Ok(())
