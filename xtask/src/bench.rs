@@ -55,7 +55,8 @@ pub(crate) fn bench() -> anyhow::Result<()> {
     let binary = root().join("target/release/ringfence").display().to_string();
     let home = std::env::temp_dir().join(format!("ringfence-bench-{}", std::process::id()));
     let bytes = std::fs::metadata(&binary)?.len();
-    std::fs::create_dir_all(&home)?;
+    // An empty workspace, as the peer has one.
+    std::fs::create_dir_all(home.join("work"))?;
     println!("\nringfence: {}", read(&[&binary, "--version"]).context("no version")?);
     println!("kernel: {}", read(&["uname", "-r"]).unwrap_or_default());
     println!("git: {}", read(&["git", "--version"]).unwrap_or_default());
@@ -110,7 +111,7 @@ fn time(home: &std::path::Path, words: &[&str]) -> anyhow::Result<Duration> {
     let status = Command::new(words[0])
         .args(&words[1..])
         .env("RINGFENCE_HOME", home.join("state"))
-        .current_dir(home)
+        .current_dir(home.join("work"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
