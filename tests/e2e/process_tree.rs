@@ -308,15 +308,7 @@ fn inherited_children_are_left_alone() {
     let script = format!(
         "setsid sleep 60 > /dev/null 2>&1 & echo $! > innocent.pid; sleep 0.2; exec {binary} exec --mode host -- sh -c 'kill -9 $PPID; sleep 5'"
     );
-    let output = std::process::Command::new("sh")
-        .args(["-c", &script])
-        .env_clear()
-        .env("HOME", place.home())
-        .env("PATH", std::env::var("PATH").unwrap())
-        .current_dir(place.work())
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(125));
+    place.shell(&script).expect_code(125);
     let innocent = place.pid("innocent.pid");
     assert!(lives(innocent));
     signal(innocent, "-KILL");

@@ -113,16 +113,7 @@ fn a_full_disk_ends_the_run_with_that_reason() {
         "ulimit -f 64; trap '' XFSZ; exec {} exec --mode host -- sh -c 'ulimit -f unlimited 2>/dev/null; yes long-enough-line-to-fill-a-disk | head -c 3000000'",
         crate::support::BINARY
     );
-    let output = std::process::Command::new("sh")
-        .args(["-c", &script])
-        .env_clear()
-        .env("HOME", place.home())
-        .env("PATH", std::env::var("PATH").unwrap())
-        .current_dir(place.work())
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(125), "{stderr}");
+    let stderr = place.shell(&script).expect_code(125).stderr;
     for word in ["the log cannot be kept", "File too large", "free some space"] {
         assert!(stderr.contains(word), "{word}: {stderr}");
     }

@@ -79,11 +79,7 @@ impl Place {
         let open = child.stdin.take();
         let output = child.wait_with_output().unwrap();
         drop(open);
-        Ran {
-            status: output.status,
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Ran::from(output)
     }
 
     /// Runs a command as an agent, for programs to read.
@@ -92,6 +88,14 @@ impl Place {
             &[&["run", "--mode", "host", "--agent", "command", "--json", "--command", command], args]
                 .concat(),
         )
+    }
+
+    /// Runs a shell that may become the binary, with this place's variables.
+    pub(crate) fn shell(&self, script: &str) -> Ran {
+        let mut shell = Command::new("sh");
+        let output =
+            shell.args(["-c", script]).env_clear().envs(&self.env).current_dir(self.work()).output().unwrap();
+        Ran::from(output)
     }
 
     pub(crate) fn spawn(&self, args: &[&str]) -> Child {
@@ -108,6 +112,16 @@ impl Place {
 
     pub(crate) fn read(&self, file: &str) -> String {
         fs::read_to_string(self.work().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+    }
+}
+
+impl From<std::process::Output> for Ran {
+    fn from(output: std::process::Output) -> Self {
+        Self {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
     }
 }
 
