@@ -152,7 +152,7 @@ pub fn run(
     }
     let end = match told {
         Ok(()) => attempt(job, backend, &plan, &redactor, &mut *reader(&job.work), &mut watchers, cancel),
-        Err(error) => End::failed(unread(&error), stopped_code(&unread(&error))),
+        Err(error) => End::stopped(unread(&error)),
     };
     let result = conclude(job, runs, run, end, cancel, started, &redactor);
     // The run is over, whatever the disk and the reader say.
@@ -328,6 +328,12 @@ impl End {
             survivors: 0,
         }
     }
+
+    /// Of a run that the engine ended for this reason.
+    fn stopped(failure: Failure) -> Self {
+        let code = stopped_code(&failure);
+        Self::failed(failure, code)
+    }
 }
 
 /// The codes that `ringfence` ends with where the run has none of its own.
@@ -365,7 +371,7 @@ fn attempt(
     };
     let watched = match watch.follow(&mut *sandbox) {
         Ok(watched) => watched,
-        Err(failure) => return End::failed(failure.clone(), stopped_code(&failure)),
+        Err(failure) => return End::stopped(failure),
     };
     let mut outcome = reader.finish(watched.exit.status, clock::now_ms() / 1000);
     let survivors = watched.exit.survivors;

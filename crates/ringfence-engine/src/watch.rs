@@ -49,6 +49,8 @@ struct State {
     stalled_since: Option<Instant>,
     /// Why the run was asked to end, and when it is ended without asking.
     ending: Option<(Failure, Instant)>,
+    /// Whether it has been asked yet.
+    asked: bool,
     killed: bool,
 }
 
@@ -60,6 +62,7 @@ impl Watch<'_> {
             deadline: Instant::now() + self.limits.timeout_seconds.duration(),
             stalled_since: None,
             ending: None,
+            asked: false,
             killed: false,
         };
         loop {
@@ -140,15 +143,18 @@ impl Watch<'_> {
         let now = Instant::now();
         if self.cancel.requested() {
             // Whoever cancels has asked the run already; what is left to do here is not to wait for ever.
+            state.asked = true;
             end(state, || Failure::new(FailureClass::Cancelled, "the run was cancelled"));
         }
-        let asked_before = state.ending.is_some();
         self.look_at_stall(state, now);
         if now >= state.deadline {
             end(state, || self.too_long());
         }
         match &state.ending {
-            Some(_) if !asked_before => sandbox.stopper().stop(Stop::Terminate),
+            Some(_) if !state.asked => {
+                state.asked = true;
+                sandbox.stopper().stop(Stop::Terminate);
+            }
             Some((_, kill_at)) if now >= *kill_at && !state.killed => {
                 state.killed = true;
                 sandbox.stopper().stop(Stop::Kill);

@@ -189,8 +189,10 @@ fn what_retrying_cannot_mend_is_not_retried() {
 fn too_much_output_ends_the_run() {
     let mut scene = Scene::new();
     scene.policy.limits.output = MemorySize::from_bytes(1000);
-    let (result, events) = scene.play(vec![print(&"x".repeat(2000)), Act::Hang]);
+    let fake = Fake::new(Mode::Docker, scene.keeps_all(), vec![print(&"x".repeat(2000)), Act::Hang]);
+    let (result, events) = scene.run_on(&fake).unwrap();
     assert_eq!((result.exit_code, class(&result)), (125, FailureClass::AgentError));
+    assert_eq!(fake.stops(), [Stop::Terminate], "it is asked before it is killed");
     assert!(!events.iter().any(|event| matches!(event, Event::Output { .. })));
 }
 

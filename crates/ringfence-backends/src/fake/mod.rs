@@ -36,12 +36,13 @@ pub struct Fake {
     script: Vec<Act>,
     launch: Option<LaunchError>,
     plans: Arc<Mutex<Vec<Plan>>>,
+    stops: Arc<Mutex<Vec<Stop>>>,
 }
 
 impl Fake {
     /// Stands for a mode that keeps these promises.
     pub fn new(mode: Mode, capabilities: Capabilities, script: Vec<Act>) -> Self {
-        Self { mode, capabilities, script, launch: None, plans: Arc::default() }
+        Self { mode, capabilities, script, launch: None, plans: Arc::default(), stops: Arc::default() }
     }
 
     /// The same, which never starts.
@@ -53,6 +54,11 @@ impl Fake {
     /// The plans that it was given, in order.
     pub fn plans(&self) -> Vec<Plan> {
         locked(&self.plans).clone()
+    }
+
+    /// The wishes to end its runs, in order.
+    pub fn stops(&self) -> Vec<Stop> {
+        locked(&self.stops).clone()
     }
 }
 
@@ -79,7 +85,7 @@ impl Backend for Fake {
             Some(error) => Err(error.clone()),
             None => Ok(Box::new(Play {
                 acts: self.script.iter().cloned().collect(),
-                stop: Arc::default(),
+                stop: Arc::new(StopSign { heard: Arc::clone(&self.stops), ..StopSign::default() }),
                 since: None,
             })),
         }
@@ -88,12 +94,15 @@ impl Backend for Fake {
 
 #[derive(Default)]
 struct StopSign {
+    /// Where wishes are written down.
+    heard: Arc<Mutex<Vec<Stop>>>,
     asked: Mutex<Option<Stop>>,
     changed: Condvar,
 }
 
 impl Stopper for StopSign {
     fn stop(&self, how: Stop) {
+        locked(&self.heard).push(how);
         *locked(&self.asked) = Some(how);
         self.changed.notify_all();
     }
