@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
-use ringfence_core::plan::{Plan, Request, Stdin};
+use ringfence_core::paths::HostPath;
+use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::{NetworkMode, Reach, WorkspaceAccess};
 use ringfence_gate::Spec;
 use ringfence_linux::{Access, Grant, Placeholder, Sandbox, StandIn, Step};
 
 use super::survey::{Survey, System};
-use crate::shared::run::lifetime_ms;
+use crate::shared::run;
 
 /// What the gate is told.
 pub(super) fn spec(plan: &Plan, survey: &Survey) -> Result<Spec, LaunchError> {
@@ -22,26 +23,9 @@ pub(super) fn spec(plan: &Plan, survey: &Survey) -> Result<Spec, LaunchError> {
             format!("the sandbox cannot be told: {error}"),
         ))
     })?;
-    let mut argv = request.argv.clone();
-    if let Some(first) = argv.first_mut() {
-        *first = inside(request, &survey.program).display().to_string();
-    }
-    Ok(Spec {
-        argv,
-        cwd: request.workspace.guest().as_path().to_owned(),
-        memory_limit: request.policy.limits.memory.map(|size| size.bytes()),
-        lifetime_ms: Some(lifetime_ms(&request.policy.limits)),
-        stdin: request.stdin == Stdin::Inherit,
-        sandbox: Some(sandbox),
-    })
-}
-
-/// Where a path of the host is seen: the workspace may be somewhere else, everything else is where it is.
-fn inside(request: &Request, path: &Path) -> PathBuf {
-    match path.strip_prefix(request.workspace.host().as_path()) {
-        Ok(rest) => request.workspace.guest().as_path().join(rest).components().collect(),
-        Err(_) => path.to_owned(),
-    }
+    let program = HostPath::new(&survey.program).ok().and_then(|path| request.workspace.to_guest(&path));
+    let program = program.map_or_else(|| survey.program.clone(), PathBuf::from);
+    Ok(run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox)))
 }
 
 struct Builder {

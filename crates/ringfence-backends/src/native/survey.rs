@@ -182,7 +182,7 @@ fn protected(root: &Path, names: &[String], survey: &mut Survey) -> Result<(), L
                     break;
                 }
                 Err(_) => {
-                    survey.missing.push((part.to_path_buf(), stand_in(name, last)));
+                    note_missing(part, stand_in(name, last), survey);
                     add(if last { &mut survey.protected } else { &mut survey.anchors }, part);
                 }
             }
@@ -215,12 +215,17 @@ fn stand_in(name: &str, last: bool) -> StandIn {
 
 /// Another run's stand-in is ours too: whoever is the last takes it away.
 fn adopt(path: &Path, kind: StandIn, survey: &mut Survey) {
-    let known = survey.missing.iter().any(|(known, _)| known == path);
     let same = match &kind {
         StandIn::Directory => path.is_dir(),
         StandIn::File(text) => ringfence_linux::holds(path, text),
     };
-    if !survey.alone && !known && same {
+    if !survey.alone && same {
+        note_missing(path, kind, survey);
+    }
+}
+
+fn note_missing(path: &Path, kind: StandIn, survey: &mut Survey) {
+    if !survey.missing.iter().any(|(known, _)| known == path) {
         survey.missing.push((path.to_owned(), kind));
     }
 }

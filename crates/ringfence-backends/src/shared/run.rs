@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{ChildStderr, ChildStdout};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +11,11 @@ use std::time::{Duration, Instant};
 use ringfence_core::backend::{Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Stopper};
 use ringfence_core::event::Stream;
 use ringfence_core::failure::{Failure, FailureClass};
-use ringfence_core::policy::Limits;
+use ringfence_core::plan::{Request, Stdin};
 use ringfence_gate::{Report, Spec, StartProblem, Status, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
+use serde_json::Value;
 
 use super::gate::Gate;
 use crate::GateProgram;
@@ -27,9 +29,22 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Seconds after the timeout at which the gate ends a run whose host does not: enough for the host's own way.
 const LAST_RESORT: u64 = 7;
 
-/// After which time the gate ends a run by itself.
-pub(crate) fn lifetime_ms(limits: &Limits) -> u64 {
-    (limits.timeout_seconds.count() + LAST_RESORT) * 1000
+/// What the gate is told of a request: the program where it is found, the directory where it is seen, and what to build
+/// around it.
+pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Option<Value>) -> Spec {
+    let limits = &request.policy.limits;
+    let mut argv = request.argv.clone();
+    if let Some(first) = argv.first_mut() {
+        *first = program.display().to_string();
+    }
+    Spec {
+        argv,
+        cwd: cwd.to_owned(),
+        memory_limit: limits.memory.map(|size| size.bytes()),
+        lifetime_ms: Some((limits.timeout_seconds.count() + LAST_RESORT) * 1000),
+        stdin: request.stdin == Stdin::Inherit,
+        sandbox,
+    }
 }
 
 /// Starts a gate and what it is told to start. `program` is what people call it.

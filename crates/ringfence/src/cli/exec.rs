@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ringfence_engine::Work;
 
-use super::job::{Asked, Face};
+use super::job::{Asked, Face, workspace_path};
 use super::options::Options;
 use crate::installation::Installation;
 
@@ -19,12 +19,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn exec(args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let first = installation.layers()?;
-    let settings = first.resolve()?;
     let options = &args.options;
-    let asked =
-        Asked { installation, layers: &first, settings: &settings, options, agent: None, name: "exec" };
-    let layers = installation.layers_for(asked.workspace_path()?.as_path())?;
+    let workspace = workspace_path(installation, options, None)?;
+    let layers = installation.layers_for(workspace.as_path())?;
     let settings = layers.resolve()?;
     let asked =
         Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "exec" };

@@ -150,22 +150,11 @@ impl Asked<'_> {
                 "use `--workspace bind`: the directory itself",
             ));
         }
-        let host = self.workspace_path()?;
+        let host = workspace_path(self.installation, self.options, self.agent)?;
         // Without a boundary there is no inside, so nothing can be mapped.
         let mapping =
             if mode.isolates() { self.settings.sandbox.path_mapping_mode } else { PathMappingMode::SamePath };
         Ok(PathMapping::new(mapping, host))
-    }
-
-    /// The directory to work in: a flag's, the agent's, or the current one.
-    pub(crate) fn workspace_path(&self) -> anyhow::Result<HostPath> {
-        let chosen = self.options.cwd.as_deref().map(Path::to_owned);
-        let chosen = chosen.or_else(|| self.agent.and_then(|agent| agent.working_directory.clone()));
-        let directory = match chosen {
-            Some(path) => self.installation.expand(&path),
-            None => self.installation.cwd()?.to_owned(),
-        };
-        Ok(HostPath::new(real_directory(&directory)?)?)
     }
 }
 
@@ -176,6 +165,20 @@ fn stdin() -> Stdin {
     let background = input.is_terminal()
         && rustix::termios::tcgetpgrp(&input).is_ok_and(|group| group != rustix::process::getpgrp());
     if background { Stdin::Empty } else { Stdin::Inherit }
+}
+
+/// The directory to work in: a flag's, the agent's, or the current one.
+pub(crate) fn workspace_path(
+    installation: &Installation,
+    options: &Options,
+    agent: Option<&AgentSettings>,
+) -> anyhow::Result<HostPath> {
+    let chosen = options.cwd.as_deref().or_else(|| agent?.working_directory.as_deref());
+    let directory = match chosen {
+        Some(path) => installation.expand(path),
+        None => installation.cwd()?.to_owned(),
+    };
+    Ok(HostPath::new(real_directory(&directory)?)?)
 }
 
 fn real_directory(path: &Path) -> anyhow::Result<PathBuf> {

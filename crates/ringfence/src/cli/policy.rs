@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ringfence_core::config::PolicyChoice;
+use ringfence_core::config::{PolicyChoice, Settings};
 use ringfence_core::mode::Mode;
 use ringfence_core::policy::Policy;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub(crate) fn policy(verb: Verb, installation: &Installation) -> anyhow::Result<
             let policy = match policy.map(PolicyChoice::try_from).transpose()? {
                 Some(PolicyChoice::Preset(preset)) => preset.policy(),
                 Some(PolicyChoice::File(file)) => read_policy(&installation.expand(&file))?,
-                None => in_force(&Options::default(), installation)?.0,
+                None => in_force(&Options::default(), installation)?.policy,
             };
             terminal::json(&policy)?;
             Ok(ExitCode::SUCCESS)
@@ -50,18 +50,25 @@ pub(crate) fn policy(verb: Verb, installation: &Installation) -> anyhow::Result<
     }
 }
 
-/// The policy and the mode of a run with these flags, here.
-fn in_force(options: &Options, installation: &Installation) -> anyhow::Result<(Policy, String, Mode)> {
+/// What a run with these flags would have, here.
+struct InForce {
+    policy: Policy,
+    name: String,
+    mode: Mode,
+    settings: Settings,
+}
+
+fn in_force(options: &Options, installation: &Installation) -> anyhow::Result<InForce> {
     let layers = installation.layers()?;
     let settings = layers.resolve()?;
     let asked = Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "" };
-    let (policy, name) = asked.policy(asked.mode())?;
-    Ok((policy, name, asked.mode()))
+    let mode = asked.mode();
+    let (policy, name) = asked.policy(mode)?;
+    Ok(InForce { policy, name, mode, settings })
 }
 
 fn check(options: &Options, json: bool, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let (policy, name, mode) = in_force(options, installation)?;
-    let settings = installation.layers()?.resolve()?;
+    let InForce { policy, name, mode, settings } = in_force(options, installation)?;
     let capabilities = backend(mode, &installation.surroundings(), &settings)?.capabilities();
     let promises: Vec<_> =
         policy.promises().into_iter().map(|promise| (promise, capabilities.mechanism(promise))).collect();

@@ -11,7 +11,7 @@ use ringfence_core::nearest;
 use ringfence_engine::Work;
 use ringfence_store::runs::Progress;
 
-use super::job::{Asked, Face};
+use super::job::{Asked, Face, workspace_path};
 use super::options::{Options, url};
 use crate::installation::Installation;
 use crate::report::advise;
@@ -45,14 +45,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
     // The agent says where it works, and where it works may say more: the second look is the one that counts.
-    let first = installation.layers()?;
-    let settings = first.resolve()?;
+    let settings = installation.layers()?.resolve()?;
     let chosen = choose(args.agent.as_deref(), &settings)?;
     let options = &args.options;
-    let agent = chosen.settings;
-    let workspace =
-        Asked { installation, layers: &first, settings: &settings, options, agent, name: &chosen.name }
-            .workspace_path()?;
+    let workspace = workspace_path(installation, options, chosen.settings)?;
     let layers = installation.layers_for(workspace.as_path())?;
     let settings = layers.resolve()?;
     let chosen = choose(Some(&chosen.name), &settings)?;
@@ -142,7 +138,7 @@ fn known(settings: &Settings) -> String {
 /// The conversation of the newest run of this agent in this workspace that has one.
 fn last_session(asked: &Asked<'_>) -> anyhow::Result<SessionId> {
     let runs = asked.installation.runs();
-    let workspace = asked.workspace_path()?;
+    let workspace = workspace_path(asked.installation, asked.options, asked.agent)?;
     for id in runs.list()? {
         let Ok(record) = runs.record(&id) else { continue };
         if record.agent == asked.name
