@@ -107,6 +107,20 @@ fn a_killed_gate_frees_nobody() {
     assert!(!lives(place.pid("daemon.pid")));
 }
 
+/// In a container the leader of one's session may be outside, where it has no number.
+#[test]
+fn a_killed_gate_frees_nobody_in_a_session_from_outside() {
+    let place = Place::new();
+    let script = format!("{DAEMON}; kill -9 $PPID; sleep 1000");
+    std::fs::write(place.work().join("it.sh"), script).unwrap();
+    let binary = crate::support::BINARY;
+    let ran = place.shell(&format!(
+        "exec unshare --map-root-user --pid --fork --mount-proc -- sh -c '{binary} exec --mode host -- sh it.sh; exit $?'"
+    ));
+    assert_eq!(ran.code(), 125, "{}", ran.stderr);
+    assert!(ran.stderr.contains("the gate was killed"), "{}", ran.stderr);
+}
+
 #[test]
 fn a_stopped_gate_does_not_stop_the_clock() {
     let place = Place::new();

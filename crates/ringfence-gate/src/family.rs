@@ -86,6 +86,11 @@ impl Census {
         found.split_off(1)
     }
 
+    /// The session of a process: 0 if its leader is outside of this pid namespace, where its number means nothing.
+    pub(crate) fn session(&self, pid: i32) -> i32 {
+        self.0.get(&pid).map_or(0, |member| member.session)
+    }
+
     /// The children of a process that belong to another session.
     pub(crate) fn strangers(&self, parent: i32, session: i32) -> impl Iterator<Item = i32> + '_ {
         self.0

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getsid, set_child_subreaper, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, set_child_subreaper, waitid, waitpid,
 };
 
 use crate::family::Census;
@@ -49,11 +49,11 @@ pub fn sweep(gate: u32, other_gates: &BTreeSet<u32>, patience: Duration) -> io::
     }
     let deadline = Instant::now() + patience;
     let me = getpid().as_raw_nonzero().get();
-    let session = getsid(None)?.as_raw_nonzero().get();
     let number = |pid: &u32| i32::try_from(*pid).unwrap_or(0);
     let spared: BTreeSet<i32> = other_gates.iter().chain([&gate]).map(number).collect();
     loop {
         let census = Census::take()?;
+        let session = census.session(me);
         let below_gate = census.below(number(&gate));
         let mut living = census.signal(&below_gate, number(&gate), Signal::KILL);
         let orphans = census.strangers(me, session).filter(|pid| adopting() && !spared.contains(pid));
