@@ -25,6 +25,9 @@ pub trait Backend: Send + Sync {
     /// The versions of what it runs by, for the record.
     fn versions(&self) -> Vec<(String, String)>;
 
+    /// Begins what takes time and starts nothing. Whoever plans a run may call it as soon as there is a plan.
+    fn prepare(&self, _: &Plan) {}
+
     /// Starts a plan. An error means that nothing was started.
     fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError>;
 }

@@ -140,6 +140,8 @@ pub fn run(
     let started = Instant::now();
     let run = clock::new_run_id()?;
     let Planned { plan, redactor, notices } = plan(job, backend, runs, &run)?;
+    // While the record is being written.
+    backend.prepare(&plan);
     let record = record(job, backend, &plan, &redactor, &notices);
     let mut open = runs.begin(&record)?;
     let mut watchers = Watchers { open: &mut open, observer };

@@ -8,14 +8,17 @@
 
 mod family;
 mod spawn;
+mod start;
 mod supervise;
 mod sweep;
 mod wire;
 
 pub use family::status_of;
 pub use spawn::{Plain, Spawner, StartFailure, spawn_program};
+pub use start::{Started, exec, fork};
 pub use supervise::{GateError, run};
 pub use sweep::{adopt, sweep};
 pub use wire::{
-    Limit, Order, Report, Signal, Spec, StartProblem, Status, WireError, read_frame, send_start, write_frame,
+    Limit, Order, Report, Signal, Spec, StartProblem, Status, WireError, read_frame, receive, send,
+    write_frame,
 };

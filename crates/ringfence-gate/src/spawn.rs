@@ -11,8 +11,11 @@ use crate::wire::{Spec, StartProblem, Status};
 
 /// Starts what the gate supervises.
 pub trait Spawner {
+    /// Makes ready what does not depend on what is started. What goes wrong is told when it is started.
+    fn prepare(&mut self, what: serde_json::Value);
+
     /// Starts it. An error means that nothing runs.
-    fn spawn(&mut self, spec: &Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure>;
+    fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure>;
 
     /// How the program ended, where the process that was started is not the program itself.
     fn last_word(&mut self) -> Option<Status>;
@@ -38,8 +41,10 @@ impl From<&io::Error> for StartFailure {
 pub struct Plain;
 
 impl Spawner for Plain {
-    fn spawn(&mut self, spec: &Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure> {
-        spawn_program(spec, stdin).map_err(|error| StartFailure::from(&error))
+    fn prepare(&mut self, _: serde_json::Value) {}
+
+    fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure> {
+        spawn_program(&spec, stdin).map_err(|error| StartFailure::from(&error))
     }
 
     fn last_word(&mut self) -> Option<Status> {
@@ -51,7 +56,7 @@ impl Spawner for Plain {
 pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Pid> {
     let (program, args) = spec.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
-    command.args(args).current_dir(&spec.cwd);
+    command.args(args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
     command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
     let memory_limit = spec.memory_limit;
     // SAFETY: between fork and exec only system calls are made; nothing allocates, locks or unwinds.

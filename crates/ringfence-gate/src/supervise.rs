@@ -7,13 +7,11 @@
 //! ```
 
 use std::io::{self, Read};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{
     DumpableBehavior, Pid, Signal as Unix, getpid, set_child_subreaper, set_dumpable_behavior,
     set_parent_process_death_signal, setsid,
@@ -21,7 +19,7 @@ use rustix::process::{
 
 use crate::family::{Census, Reaped, reap};
 use crate::spawn::{Spawner, StartFailure};
-use crate::wire::{Limit, Order, Report, Signal, Spec, Status, WireError, read_frame, write_frame};
+use crate::wire::{Limit, Order, Report, Signal, Spec, Status, WireError, read_frame, receive, write_frame};
 
 /// How long those who are left behind get to end by themselves.
 const GRACE: Duration = Duration::from_secs(1);
@@ -54,16 +52,16 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
     let system = |what| move |error: rustix::io::Errno| GateError::System(what, error.into());
     let input = io::stdin().as_fd().try_clone_to_owned();
     let host = UnixStream::from(input.map_err(|error| GateError::System("read its input", error))?);
-    // A message comes whole or the other side has lost its way; nobody waits for the rest of one.
-    let patience = host.set_read_timeout(Some(WIRE_PATIENCE));
-    patience.map_err(|error| GateError::System("set up its socket", error))?;
     // Nobody of the same user may take the gate's descriptors or memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("shut itself off"))?;
     // A gate that was stopped goes on when the host dies, and finds its socket closed.
     set_parent_process_death_signal(Some(Unix::CONT)).map_err(system("follow the host"))?;
-    let Some((spec, stdin)) = receive_start(&host)? else { return Ok(()) };
     // Already leading a session is fine: that is all that is wanted.
     let _ = setsid();
+    let Some((spec, stdin)) = receive_start(&host, spawner)? else { return Ok(()) };
+    // A message comes whole or the other side has lost its way; nobody waits for the rest of one.
+    let patience = host.set_read_timeout(Some(WIRE_PATIENCE));
+    patience.map_err(|error| GateError::System("set up its socket", error))?;
     set_child_subreaper(Some(getpid())).map_err(system("adopt orphans"))?;
     let deaths = signal_pipe(&[signal_hook::consts::SIGCHLD])?;
     let ends = signal_pipe(&[
@@ -71,7 +69,8 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGHUP,
     ])?;
-    match spawner.spawn(&spec, stdin) {
+    let (lifetime_ms, memory) = (spec.lifetime_ms, spec.memory_limit);
+    match spawner.spawn(spec, stdin) {
         Err(StartFailure { problem, message }) => {
             write_frame(&host, &Report::CannotStart { problem, message })?;
             Ok(())
@@ -80,17 +79,8 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
             // A host that is gone cannot be told; the loop notices by itself.
             let _ =
                 write_frame(&host, &Report::Started { pid: program.as_raw_nonzero().get().unsigned_abs() });
-            let deadline = spec.lifetime_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-            let watch = Watch {
-                spawner,
-                host,
-                deaths,
-                ends,
-                program,
-                deadline,
-                memory: spec.memory_limit,
-                status: None,
-            };
+            let deadline = lifetime_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+            let watch = Watch { spawner, host, deaths, ends, program, deadline, memory, status: None };
             watch.until_nothing_is_left()
         }
     }
@@ -107,24 +97,17 @@ fn signal_pipe(signals: &[i32]) -> Result<UnixStream, GateError> {
     Ok(read)
 }
 
-/// The first order, and the descriptor that came along with its first byte.
-fn receive_start(host: &UnixStream) -> Result<Option<(Spec, Option<OwnedFd>)>, GateError> {
-    let mut first = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        recvmsg(host, &mut [io::IoSliceMut::new(&mut first)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-            .map_err(|error| GateError::System("read its first order", error.into()))?;
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    let stdin = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    match read_frame(first.as_slice().chain(host))? {
-        Some(Order::Start(spec)) => Ok(Some((spec, stdin))),
-        Some(Order::Signal(_)) | None => Ok(None),
+/// What to start, and what it reads. A host that is gone or says anything else wants nothing started.
+fn receive_start(
+    host: &UnixStream,
+    spawner: &mut dyn Spawner,
+) -> Result<Option<(Spec, Option<OwnedFd>)>, GateError> {
+    loop {
+        match receive(host)? {
+            Some((Order::Prepare(what), _)) => spawner.prepare(what),
+            Some((Order::Start(spec), stdin)) => return Ok(Some((spec, stdin))),
+            Some((Order::Signal(_), _)) | None => return Ok(None),
+        }
     }
 }
 
@@ -164,7 +147,8 @@ impl Watch<'_> {
                 Wake::HostSpoke => match read_frame::<Order>(&self.host) {
                     Ok(Some(Order::Signal(Signal::Interrupt))) => drop(self.signal(Unix::INT)?),
                     Ok(Some(Order::Signal(Signal::Terminate))) => drop(self.signal(Unix::TERM)?),
-                    Ok(Some(Order::Signal(Signal::Kill)) | Some(Order::Start(_)) | None) | Err(_) => {
+                    Ok(Some(Order::Signal(Signal::Kill) | Order::Start(_) | Order::Prepare(_)) | None)
+                    | Err(_) => {
                         return self.kill_all(Ending::default());
                     }
                 },

@@ -1,11 +1,16 @@
 //! What host and gate say to each other: length-prefixed JSON over a Unix socket.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -16,25 +21,27 @@ const LONGEST_FRAME: u32 = 8 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Start this. The first order, once.
+    /// Make ready what does not depend on the rest, in the words of whoever builds it. Once, before the start.
+    Prepare(serde_json::Value),
+    /// Start this. Once.
     Start(Spec),
     /// Send this signal to all that belongs to the run.
     Signal(Signal),
 }
 
-/// What to start. Variables are not part of it: the gate passes on its own environment.
+/// What to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// The program, found by the host already, and its arguments.
     pub argv: Vec<String>,
+    /// All variables that it sees.
+    pub env: BTreeMap<String, String>,
     /// Where it starts.
     pub cwd: PathBuf,
     /// Bytes of memory that all processes together may hold, and each may ask for.
     pub memory_limit: Option<u64>,
     /// After this time the gate ends everything by itself, also when the host is stopped or stuck.
     pub lifetime_ms: Option<u64>,
-    /// Whether a descriptor comes along, to be its standard input.
-    pub stdin: bool,
     /// What to build around it, in the words of whoever builds it.
     pub sandbox: Option<serde_json::Value>,
 }
@@ -133,22 +140,40 @@ pub fn write_frame(mut socket: impl Write, message: &impl Serialize) -> Result<(
     Ok(socket.write_all(&encode(message)?)?)
 }
 
-/// Sends the first order, with the standard input of the run if it has one.
-pub fn send_start(
-    mut socket: impl Write + AsFd,
-    spec: Spec,
-    stdin: Option<BorrowedFd<'_>>,
+/// Sends one message, with a descriptor if there is one.
+pub fn send(
+    mut socket: &UnixStream,
+    message: &impl Serialize,
+    descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(), WireError> {
-    let frame = encode(&Order::Start(spec))?;
+    let frame = encode(message)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors: Vec<_> = stdin.into_iter().collect();
+    let descriptors: Vec<_> = descriptor.into_iter().collect();
     if !descriptors.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
-    let sent = sendmsg(&socket, &[IoSlice::new(&frame)], &mut ancillary, SendFlags::NOSIGNAL)
+    let sent = sendmsg(socket.as_fd(), &[IoSlice::new(&frame)], &mut ancillary, SendFlags::NOSIGNAL)
         .map_err(io::Error::from)?;
     Ok(socket.write_all(&frame[sent..])?)
+}
+
+/// Receives one message and the descriptor that came along with its first byte; `None` when the other side is gone.
+pub fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<(T, Option<OwnedFd>)>, WireError> {
+    let mut first = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        recvmsg(socket, &mut [IoSliceMut::new(&mut first)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            .map_err(io::Error::from)?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(read_frame(first.as_slice().chain(socket))?.map(|message| (message, descriptor)))
 }
 
 /// Receives one message; `None` when the other side is gone.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ringfence_gate::{
-    Limit, Order, Report, Signal, Spec, StartProblem, Status, read_frame, send_start, write_frame,
+    Limit, Order, Report, Signal, Spec, StartProblem, Status, read_frame, send, write_frame,
 };
 
 struct Gate {
@@ -35,12 +35,9 @@ impl Gate {
             .spawn()
             .unwrap();
         let argv = argv.iter().map(ToString::to_string).collect();
-        send_start(
-            &ours,
-            Spec { argv, cwd: cwd.to_owned(), memory_limit, lifetime_ms, stdin: false, sandbox: None },
-            None,
-        )
-        .unwrap();
+        let env = std::env::vars().collect();
+        let spec = Spec { argv, env, cwd: cwd.to_owned(), memory_limit, lifetime_ms, sandbox: None };
+        send(&ours, &Order::Start(spec), None).unwrap();
         Self { process, socket: ours }
     }
 
@@ -240,13 +237,13 @@ fn the_program_has_its_own_session_and_only_its_own_descriptors() {
         cwd: dir.path().to_owned(),
         memory_limit: None,
         lifetime_ms: None,
-        stdin: true,
+        env: std::env::vars().collect(),
         sandbox: None,
     };
     let (stdin, mut feed) = UnixStream::pair().unwrap();
     std::io::Write::write_all(&mut feed, b"fed\n").unwrap();
     drop(feed);
-    send_start(&gate.socket, spec, Some(stdin.as_fd())).unwrap();
+    send(&gate.socket, &Order::Start(spec), Some(stdin.as_fd())).unwrap();
     drop((stdin, leak));
     gate.report();
     assert!(matches!(gate.report(), Report::Ended { status: Status::Code(0), .. }));

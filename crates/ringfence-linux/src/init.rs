@@ -2,35 +2,27 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
-use ringfence_gate::{Spec, Status, spawn_program, write_frame};
+use ringfence_gate::{Status, receive, spawn_program, write_frame};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, set_dumpable_behavior, set_parent_process_death_signal, wait,
 };
 
 use crate::confine::confine;
-use crate::kernel::{Linux, build};
-use crate::layout::Sandbox;
-use crate::spawn::Word;
+use crate::kernel::{Kernel, Linux, build};
+use crate::layout::Base;
+use crate::spawn::{Rest, Word};
 
-/// What the first process needs.
-pub(crate) struct First<'a> {
-    pub(crate) sandbox: &'a Sandbox,
-    pub(crate) spec: &'a Spec,
-    pub(crate) stdin: Option<OwnedFd>,
-    pub(crate) line: UnixStream,
-    /// The user and group outside, which are the same inside.
-    pub(crate) ids: (u32, u32),
-}
-
-/// Does all of it. Returns only the exit code of the first process.
-pub(crate) fn run(first: First<'_>) -> i32 {
-    let line = &first.line;
+/// Does all of it. `ids` are the user and group outside, which are the same inside. Returns only the exit code of the
+/// first process.
+pub(crate) fn run(base: &Base, line: &UnixStream, ids: (u32, u32)) -> i32 {
     let say = |word: &Word| write_frame(line, word).is_ok();
-    let program = match prepare(&first) {
-        Ok(program) => program,
+    let program = match begin(base, line, ids).and_then(|mut kernel| finish(&mut kernel, line)) {
+        Ok(Some(program)) => program,
+        // The gate is gone or wants nothing started.
+        Ok(None) => return 0,
         Err(failure) => {
             say(&failure);
             return 125;
@@ -47,51 +39,59 @@ pub(crate) fn run(first: First<'_>) -> i32 {
     }
 }
 
-fn prepare(first: &First<'_>) -> Result<Pid, Word> {
-    let wrong = |what: &str| {
-        let what = what.to_owned();
-        move |error: io::Error| Word::Failed(format!("could not {what}: {error}"))
-    };
-    keep_only(&first.line, first.stdin.as_ref()).map_err(wrong("close the descriptors of the host"))?;
+fn wrong<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Word {
+    move |error| Word::Failed(format!("could not {what}: {}", error.into()))
+}
+
+/// What does not depend on what is started.
+fn begin(base: &Base, line: &UnixStream, ids: (u32, u32)) -> Result<Linux, Word> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
+    keep_only(line).map_err(wrong("close the descriptors of the host"))?;
     // The gate is shut off from its own user, and so is its copy; as such it could not write its own maps.
-    set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(|error| wrong("open itself")(error.into()))?;
-    map_ids(first.ids).map_err(wrong("map the user"))?;
-    if first.sandbox.own_network {
+    set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(wrong("open itself"))?;
+    map_ids(ids).map_err(wrong("map the user"))?;
+    if base.own_network {
         loopback().map_err(wrong("bring up the loopback"))?;
     }
-    rustix::system::sethostname(b"ringfence").map_err(|error| wrong("set its name")(error.into()))?;
-    build(&mut Linux, &first.sandbox.steps).map_err(|error| Word::Failed(error.to_string()))?;
-    rustix::process::chdir(&first.sandbox.cwd).map_err(|error| wrong("enter the workspace")(error.into()))?;
-    same_directory(first.sandbox.identity).map_err(wrong("find the workspace that was looked at"))?;
-    confine(&first.sandbox.grants).map_err(|error| Word::Failed(error.to_string()))?;
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| wrong("follow the gate")(error.into()))?;
-    let stdin = first.stdin.as_ref().map(OwnedFd::try_clone).transpose().map_err(wrong("pass its input"))?;
+    rustix::system::sethostname(b"ringfence").map_err(wrong("set its name"))?;
+    let mut kernel = Linux;
+    let built = kernel.begin().and_then(|()| build(&mut kernel, &base.steps));
+    built.map_err(|error| Word::Failed(error.to_string()))?;
+    Ok(kernel)
+}
+
+/// The rest, when the gate knows it.
+fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<Pid>, Word> {
+    let received = receive(line).map_err(|error| Word::Failed(error.to_string()))?;
+    let Some((Rest { sandbox, spec }, stdin)) = received else { return Ok(None) };
+    let built = build(kernel, &sandbox.steps).and_then(|()| kernel.finish());
+    built.map_err(|error| Word::Failed(error.to_string()))?;
+    rustix::process::chdir(&sandbox.cwd).map_err(wrong("enter the workspace"))?;
+    same_directory(sandbox.identity).map_err(wrong("find the workspace that was looked at"))?;
+    confine(&sandbox.grants).map_err(|error| Word::Failed(error.to_string()))?;
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(|error| wrong("shut itself off")(error.into()))?;
-    spawn_program(first.spec, stdin)
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))?;
+    let started = spawn_program(&spec, stdin);
+    started
+        .map(Some)
         .map_err(|error| Word::CannotStart { os_error: error.raw_os_error().unwrap_or(libc::EIO) })
 }
 
 /// The gate's own descriptors have no business inside: its socket, its signal pipes.
-fn keep_only(line: &UnixStream, stdin: Option<&OwnedFd>) -> io::Result<()> {
+fn keep_only(line: &UnixStream) -> io::Result<()> {
     let null = fs::File::open("/dev/null")?;
     // SAFETY: descriptor 0 is the gate's socket, which nothing here uses.
     if unsafe { libc::dup2(null.as_raw_fd(), 0) } < 0 {
         return Err(io::Error::last_os_error());
     }
     drop(null);
-    let mut kept: Vec<i32> =
-        [Some(line.as_raw_fd()), stdin.map(AsRawFd::as_raw_fd)].into_iter().flatten().collect();
-    kept.sort_unstable();
-    let mut from = 3;
-    for descriptor in kept.into_iter().chain([i32::MAX]) {
-        if from < descriptor {
+    let kept = line.as_raw_fd();
+    for (first, last) in [(3, kept - 1), (kept + 1, i32::MAX)] {
+        if first <= last {
             // SAFETY: closes what this process was given by the gate and does not use.
-            unsafe { libc::syscall(libc::SYS_close_range, from, descriptor - 1, 0) };
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
-        from = descriptor.saturating_add(1);
     }
     Ok(())
 }

@@ -59,9 +59,8 @@ pub trait Kernel {
     fn finish(&mut self) -> Result<(), KernelError>;
 }
 
-/// Builds a root.
+/// Builds on. A root is begun before the first step and finished after the last.
 pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError> {
-    kernel.begin()?;
     for step in steps {
         match step {
             Step::Directory { target } => kernel.directory(target)?,
@@ -89,7 +88,7 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
             Step::Processes => processes(kernel)?,
         }
     }
-    kernel.finish()
+    Ok(())
 }
 
 /// Sources in the new root itself, made by `begin`.
@@ -388,7 +387,7 @@ mod tests {
     use crate::layout::{Access, Step};
 
     #[test]
-    fn a_root_is_built_in_the_order_of_the_list_and_closed_last() {
+    fn a_root_is_built_in_the_order_of_the_list() {
         let steps = [
             Step::Memory { target: "/tmp".into(), mode: 0o1777, size: "1m".into() },
             Step::Bind { source: "/usr".into(), target: "/usr".into(), access: Access::Read },
@@ -402,7 +401,6 @@ mod tests {
         assert_eq!(
             recorder.calls,
             [
-                "begin",
                 "directory /tmp",
                 "memory /tmp 1777 1m",
                 "directory /usr",
@@ -422,7 +420,6 @@ mod tests {
                 "seal /proc/mtrr",
                 "seal /proc/pressure",
                 "bind empty file on /proc/kcore Read",
-                "finish",
             ]
         );
     }

@@ -4,12 +4,19 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that the engine needs to know.
+/// What can be built before it is known what runs there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sandbox {
+pub struct Base {
     /// Whether the network is its own, with nothing in it but itself.
     pub own_network: bool,
-    /// How the root is built, in this order.
+    /// How the root is begun, in this order.
+    pub steps: Vec<Step>,
+}
+
+/// The rest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// How the root is finished, in this order.
     pub steps: Vec<Step>,
     /// What Landlock lets through. Everything else is shut, wherever it is mounted.
     pub grants: Vec<Grant>,

@@ -1,8 +1,9 @@
 //! The native sandbox engine: a new root, new namespaces, Landlock and seccomp on top. No daemon, no root, no helper.
 //!
-//! The gate calls [`spawn`]: it clones once, and the child, first process of the new namespaces, builds its root from
-//! a list of [`Step`]s, shuts itself in, starts the program and reaps until that ends. What must not be here: policy.
-//! Which paths and why is decided by whoever makes the list.
+//! The gate calls [`prepare`]: it clones once, and the child, first process of the new namespaces, begins its root from
+//! a list of [`Step`]s while others find out what is to run there. With [`Prepared::start`] it finishes the root, shuts
+//! itself in, starts the program and reaps until that ends. What must not be here: policy. Which paths and why is
+//! decided by whoever makes the lists.
 
 mod confine;
 mod init;
@@ -13,5 +14,5 @@ mod spawn;
 
 pub use confine::landlock_abi;
 pub use kernel::{Kernel, KernelError, Linux, Recorder, build};
-pub use layout::{Access, Grant, Placeholder, Sandbox, StandIn, Step};
-pub use spawn::{Child, SpawnError, holds, remove, share, spawn};
+pub use layout::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step};
+pub use spawn::{Child, Prepared, SpawnError, holds, prepare, remove, share};

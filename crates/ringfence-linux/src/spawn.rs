@@ -2,18 +2,18 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_gate::{Spec, Status, WireError, read_frame};
+use ringfence_gate::{Spec, Status, WireError, read_frame, send};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, getegid, geteuid};
 use serde::{Deserialize, Serialize};
 
-use crate::init::{First, run};
-use crate::layout::{Placeholder, Sandbox, StandIn};
+use crate::init::run;
+use crate::layout::{Base, Placeholder, Sandbox, StandIn};
 
 /// How long building a root may take.
 const BUILD_PATIENCE: Duration = Duration::from_secs(10);
@@ -24,6 +24,13 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
+
+/// What the gate says to the first process of a sandbox, once its base stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rest {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) spec: Spec,
+}
 
 /// What the first process of a sandbox says to the gate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,40 +95,60 @@ impl Drop for Child {
     }
 }
 
-/// Starts a program in a sandbox of its own.
-pub fn spawn(sandbox: &Sandbox, spec: &Spec, stdin: Option<OwnedFd>) -> Result<Child, SpawnError> {
-    place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
-    let placeholders = sandbox.placeholders.clone();
-    let undo = |error| {
-        remove(&placeholders, &sandbox.workspace);
-        error
-    };
-    let (line, theirs) = UnixStream::pair().map_err(|error| undo(SpawnError::Namespaces(error)))?;
+/// A sandbox whose base is being built, in which nothing runs. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Prepared {
+    pid: Pid,
+    line: UnixStream,
+}
+
+/// Begins a sandbox.
+pub fn prepare(base: &Base) -> Result<Prepared, SpawnError> {
+    let (line, theirs) = UnixStream::pair().map_err(SpawnError::Namespaces)?;
+    line.set_read_timeout(Some(BUILD_PATIENCE)).map_err(SpawnError::Namespaces)?;
     let ids = (geteuid().as_raw(), getegid().as_raw());
-    let network = if sandbox.own_network { libc::CLONE_NEWNET } else { 0 };
+    let network = if base.own_network { libc::CLONE_NEWNET } else { 0 };
     // SAFETY: the gate has one thread, so the child is a whole copy of it, as after a fork.
     let cloned = unsafe { libc::syscall(libc::SYS_clone, NAMESPACES | network | libc::SIGCHLD, 0, 0, 0, 0) };
     if cloned < 0 {
-        return Err(undo(SpawnError::Namespaces(io::Error::last_os_error())));
+        return Err(SpawnError::Namespaces(io::Error::last_os_error()));
     }
     if cloned == 0 {
-        let code = run(First { sandbox, spec, stdin, line: theirs, ids });
+        let code = run(base, &theirs, ids);
         // SAFETY: ends the child at once; nothing of the gate's may run in it, not even its destructors.
         unsafe { libc::_exit(code) };
     }
-    drop((theirs, stdin));
     let pid = i32::try_from(cloned).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| SpawnError::Namespaces(io::ErrorKind::InvalidData.into()))?;
-    let child = Child { pid, line, placeholders, workspace: sandbox.workspace.clone() };
-    let patience = child.line.set_read_timeout(Some(BUILD_PATIENCE));
-    patience.map_err(SpawnError::Namespaces)?;
-    match read_frame(&child.line)? {
-        Some(Word::Started) => Ok(child),
-        Some(Word::CannotStart { os_error }) => {
-            Err(SpawnError::Program(io::Error::from_raw_os_error(os_error)))
+    Ok(Prepared { pid, line })
+}
+
+impl Prepared {
+    /// Starts a program in it.
+    pub fn start(self, sandbox: Sandbox, spec: Spec, stdin: Option<OwnedFd>) -> Result<Child, SpawnError> {
+        place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
+        let Self { pid, line } = self;
+        // From here on what was placed is taken away again, whatever happens.
+        let child = Child {
+            pid,
+            line,
+            placeholders: sandbox.placeholders.clone(),
+            workspace: sandbox.workspace.clone(),
+        };
+        let rest = Rest { sandbox, spec };
+        // One that could not build its base is gone, and has said why.
+        let sent = send(&child.line, &rest, stdin.as_ref().map(AsFd::as_fd));
+        match read_frame(&child.line)? {
+            Some(Word::Started) => Ok(child),
+            Some(Word::CannotStart { os_error }) => {
+                Err(SpawnError::Program(io::Error::from_raw_os_error(os_error)))
+            }
+            Some(Word::Failed(why)) => Err(SpawnError::Build(why)),
+            Some(Word::Ended(_)) | None => {
+                sent?;
+                Err(SpawnError::Build("its first process ended at once".into()))
+            }
         }
-        Some(Word::Failed(why)) => Err(SpawnError::Build(why)),
-        Some(Word::Ended(_)) | None => Err(SpawnError::Build("its first process ended at once".into())),
     }
 }
 

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
 use ringfence_backends::{GateProgram, Surroundings, settings_keys};
 use ringfence_core::config::{Document, Keys, Layer, Layers, Settings, Source, environment_layer};
+use ringfence_gate::Started;
 use ringfence_store::runs::Runs;
 
 use crate::GATE_ARGUMENT;
@@ -26,11 +28,12 @@ pub(crate) struct Installation {
     pub(crate) state: PathBuf,
     cwd: Option<PathBuf>,
     pub(crate) program: PathBuf,
+    gate: Arc<Mutex<Option<Started>>>,
 }
 
 impl Installation {
-    /// Reads the environment.
-    pub(crate) fn discover() -> anyhow::Result<Self> {
+    /// Reads the environment. A gate that was started beforehand is for the first run.
+    pub(crate) fn discover(gate: Option<Started>) -> anyhow::Result<Self> {
         let env: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
@@ -50,6 +53,7 @@ impl Installation {
             state,
             cwd: std::env::current_dir().ok(),
             program: std::env::current_exe().context("the path of this program cannot be found")?,
+            gate: Arc::new(Mutex::new(gate)),
         })
     }
 
@@ -128,7 +132,11 @@ impl Installation {
         Surroundings {
             path: std::env::split_paths(path).collect(),
             home: self.home.clone(),
-            gate: GateProgram { program: self.program.clone(), args: vec![GATE_ARGUMENT.into()] },
+            gate: GateProgram {
+                program: self.program.clone(),
+                args: vec![GATE_ARGUMENT.into()],
+                ready: self.gate.clone(),
+            },
         }
     }
 

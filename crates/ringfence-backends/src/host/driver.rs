@@ -35,7 +35,7 @@ impl Backend for Host {
     }
 
     fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let program = plan.request.argv.first().cloned().unwrap_or_default();
-        run::launch(&self.gate, &plan.request.env, plan::spec(plan)?, &program)
+        let name = plan.request.argv.first().map(String::as_str).unwrap_or_default();
+        run::Idle::new(&self.gate)?.launch(plan::spec(plan)?, plan.request.stdin, name)
     }
 }

@@ -2,16 +2,18 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ringfence_core::backend::{Backend, Happening, LaunchError, Sandbox, Stopper};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
-use ringfence_linux::Placeholder;
+use ringfence_linux::{Base, Placeholder};
 
+use super::survey::System;
 use super::{caps, plan, survey};
 use crate::Surroundings;
 use crate::shared::{probing, run};
@@ -49,11 +51,33 @@ impl Drop for StandIns {
 /// Runs agents in namespaces.
 pub(super) struct Native {
     around: Surroundings,
+    /// The sandbox that was begun for a run.
+    begun: Mutex<Option<Begun>>,
+}
+
+/// A sandbox of which as much stands as could be known.
+struct Begun {
+    run: RunId,
+    idle: run::Idle,
+    system: System,
+    base: Base,
 }
 
 impl Native {
     pub(super) fn new(around: Surroundings) -> Self {
-        Self { around }
+        Self { around, begun: Mutex::default() }
+    }
+
+    fn begin(&self, plan: &Plan) -> Result<Begun, LaunchError> {
+        let idle = run::Idle::new(&self.around.gate)?;
+        let system = survey::system();
+        let base = plan::base(&plan.request, &system);
+        idle.prepare(plan::told(&base)?)?;
+        Ok(Begun { run: plan.request.run.clone(), idle, system, base })
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,18 +94,25 @@ impl Backend for Native {
         vec![probing::kernel(), ("landlock".into(), format!("abi {}", ringfence_linux::landlock_abi()))]
     }
 
+    fn prepare(&self, plan: &Plan) {
+        // What goes wrong here goes wrong again at the launch, where it can be told.
+        *self.begun() = self.begin(plan).ok();
+    }
+
     fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let program = plan.request.argv.first().cloned().unwrap_or_default();
+        let name = plan.request.argv.first().map(String::as_str).unwrap_or_default();
+        let begun = self.begun().take().filter(|begun| begun.run == plan.request.run);
+        let Begun { idle, system, base, .. } = begun.map_or_else(|| self.begin(plan), Ok)?;
         let workspace = plan.request.workspace.host().as_path();
         let (lock, alone) = ringfence_linux::share(workspace).map_err(|error| {
             let message = format!("{} cannot be locked: {error}", workspace.display());
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
-        let survey = survey::look(plan, &self.around.home, alone)?;
-        let spec = plan::spec(plan, &survey)?;
+        let survey = survey::look(plan, &system, &self.around.home, alone)?;
+        let spec = plan::spec(plan, &base, &survey)?;
         let placed = plan::placeholders(&plan.request, &survey);
         let stand_ins = StandIns { placed, workspace: workspace.to_owned(), lock: Some(lock) };
-        let run = run::launch(&self.around.gate, &plan.request.env, spec, &program)?;
+        let run = idle.launch(spec, plan.request.stdin, name)?;
         Ok(Box::new(Cleaned { run, _stand_ins: stand_ins }))
     }
 }

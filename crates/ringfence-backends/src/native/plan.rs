@@ -8,35 +8,70 @@ use ringfence_core::paths::HostPath;
 use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::{NetworkMode, Reach, WorkspaceAccess};
 use ringfence_gate::Spec;
-use ringfence_linux::{Access, Grant, Placeholder, Sandbox, StandIn, Step};
+use ringfence_linux::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step};
 
-use super::survey::{Survey, System};
+use super::survey::{Part, Survey, System};
 use crate::shared::run;
 
+/// What can be built before the workspace was looked at: the system, empty places, devices, processes.
+pub(super) fn base(request: &Request, system: &System) -> Base {
+    let mut builder = Builder::default();
+    for part in &system.parts {
+        match part {
+            Part::Directory(path) => builder.bind(path, path, Access::Read),
+            Part::Link(path, to) => builder.steps.push(Step::Link { target: path.clone(), to: to.clone() }),
+        }
+    }
+    if request.policy.files.reach == Reach::Workspace {
+        let seen = seen(&builder.steps);
+        for (path, directory) in &system.secrets {
+            builder.steps.extend(places(&seen, path, &|_| true).map(|target| mask(target, *directory)));
+        }
+    }
+    // Memory that the watchdog does not see, so it is bounded by itself.
+    let size = files_in_memory(request);
+    builder.memory("/tmp", 0o1777, &size);
+    builder.memory("/var/tmp", 0o1777, SMALL);
+    builder.memory("/run", 0o755, SMALL);
+    if let Some(home) = home(request) {
+        builder.memory(home, 0o700, &size);
+    }
+    builder.steps.extend([Step::Devices, Step::Processes]);
+    Base { own_network: request.policy.network.mode != NetworkMode::Open, steps: builder.steps }
+}
+
+/// The empty home, unless it is no place of its own.
+fn home(request: &Request) -> Option<&str> {
+    let home = request.env.get("HOME").map(String::as_str)?;
+    (home.starts_with('/') && !home.trim_matches('/').is_empty()).then_some(home)
+}
+
 /// What the gate is told.
-pub(super) fn spec(plan: &Plan, survey: &Survey) -> Result<Spec, LaunchError> {
+pub(super) fn spec(plan: &Plan, base: &Base, survey: &Survey) -> Result<Spec, LaunchError> {
     let request = &plan.request;
-    let sandbox = sandbox(request, survey);
-    let sandbox = serde_json::to_value(&sandbox).map_err(|error| {
-        LaunchError::Runtime(Failure::new(
-            FailureClass::Unknown,
-            format!("the sandbox cannot be told: {error}"),
-        ))
-    })?;
+    let sandbox = told(&sandbox(request, base, survey))?;
     let program = HostPath::new(&survey.program).ok().and_then(|path| request.workspace.to_guest(&path));
     let program = program.map_or_else(|| survey.program.clone(), PathBuf::from);
     Ok(run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox)))
 }
 
+/// In the words of the wire.
+pub(super) fn told(what: &impl serde::Serialize) -> Result<serde_json::Value, LaunchError> {
+    serde_json::to_value(what).map_err(|error| {
+        let message = format!("the sandbox cannot be told: {error}");
+        LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+    })
+}
+
+#[derive(Default)]
 struct Builder {
     steps: Vec<Step>,
     grants: Vec<Grant>,
 }
 
 impl Builder {
-    fn memory(&mut self, target: &Path, mode: u32, size: &str) {
-        self.steps.push(Step::Memory { target: target.to_owned(), mode, size: size.to_owned() });
-        self.grant(target, Access::Write);
+    fn memory(&mut self, target: &str, mode: u32, size: &str) {
+        self.steps.push(Step::Memory { target: target.into(), mode, size: size.to_owned() });
     }
 
     fn bind(&mut self, source: &Path, target: &Path, access: Access) {
@@ -49,20 +84,9 @@ impl Builder {
     }
 }
 
-fn sandbox(request: &Request, survey: &Survey) -> Sandbox {
+fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
     let files = &request.policy.files;
-    let mut builder = Builder { steps: Vec::new(), grants: Vec::new() };
-    system(survey, &mut builder);
-    // Memory that the watchdog does not see, so it is bounded by itself.
-    let size = files_in_memory(request);
-    builder.memory(Path::new("/tmp"), 0o1777, &size);
-    builder.memory(Path::new("/var/tmp"), 0o1777, SMALL);
-    builder.memory(Path::new("/run"), 0o755, SMALL);
-    if let Some(home) =
-        request.env.get("HOME").map(Path::new).filter(|home| home.is_absolute() && *home != Path::new("/"))
-    {
-        builder.memory(home, 0o700, &size);
-    }
+    let mut builder = Builder { grants: granted(base), ..Builder::default() };
     if let Some(tree) = &survey.program_tree
         && !tree.starts_with(request.workspace.host().as_path())
     {
@@ -76,20 +100,27 @@ fn sandbox(request: &Request, survey: &Survey) -> Sandbox {
         WorkspaceAccess::ReadOnly => Access::Read,
     };
     builder.bind(request.workspace.host().as_path(), request.workspace.guest().as_path(), access);
-    shut(request, survey, &mut builder);
-    builder.steps.extend([Step::Devices, Step::Processes]);
-    builder.grant(Path::new("/dev"), Access::Write);
-    builder.grant(Path::new("/proc"), Access::Write);
-    builder.grant(Path::new("/"), Access::List);
+    shut(request, base, survey, &mut builder);
     Sandbox {
         workspace: request.workspace.host().as_path().to_owned(),
         identity: survey.identity,
-        own_network: request.policy.network.mode != NetworkMode::Open,
         steps: builder.steps,
         grants: builder.grants,
         cwd: request.workspace.guest().as_path().to_owned(),
         placeholders: placeholders(request, survey),
     }
+}
+
+/// What Landlock lets through of a base.
+fn granted(base: &Base) -> Vec<Grant> {
+    let grant = |path: &Path, access| Grant { path: path.to_owned(), access };
+    let of_steps = base.steps.iter().filter_map(|step| match step {
+        Step::Bind { target, access, .. } => Some(grant(target, *access)),
+        Step::Memory { target, .. } => Some(grant(target, Access::Write)),
+        _ => None,
+    });
+    let always = [("/dev", Access::Write), ("/proc", Access::Write), ("/", Access::List)];
+    of_steps.chain(always.map(|(path, access)| grant(Path::new(path), access))).collect()
 }
 
 /// What stands in for protected paths that are not there.
@@ -101,48 +132,45 @@ pub(super) fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholde
     survey.missing.iter().map(stand_in).collect()
 }
 
-fn system(survey: &Survey, builder: &mut Builder) {
-    for part in &survey.system {
-        match part {
-            System::Directory(path) => builder.bind(path, path, Access::Read),
-            System::Link(path, to) => builder.steps.push(Step::Link { target: path.clone(), to: to.clone() }),
-        }
-    }
+/// Where parts of the host are seen: source, target, access.
+type Seen = Vec<(PathBuf, PathBuf, Access)>;
+
+fn seen<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Seen {
+    let bind = |step: &Step| match step {
+        Step::Bind { source, target, access } => Some((source.clone(), target.clone(), *access)),
+        _ => None,
+    };
+    steps.into_iter().filter_map(bind).collect()
+}
+
+/// All the places where a path of the host is seen with such an access.
+fn places(seen: &Seen, path: &Path, with: &dyn Fn(Access) -> bool) -> impl Iterator<Item = PathBuf> + use<> {
+    let at = |(source, target, access): &(PathBuf, PathBuf, Access)| {
+        let rest = path.strip_prefix(source).ok().filter(|_| with(*access))?;
+        Some(target.join(rest).components().collect())
+    };
+    seen.iter().filter_map(at).collect::<Vec<_>>().into_iter()
+}
+
+fn mask(target: PathBuf, directory: bool) -> Step {
+    if directory { Step::MaskDirectory { target } } else { Step::MaskFile { target } }
 }
 
 /// What is protected or hidden, over everything that was shown before, wherever it is seen. What nobody sees needs no
 /// cover.
-fn shut(request: &Request, survey: &Survey, builder: &mut Builder) {
-    let seen: Vec<(PathBuf, PathBuf, Access)> = builder
-        .steps
-        .iter()
-        .filter_map(|step| match step {
-            Step::Bind { source, target, access } => Some((source.clone(), target.clone(), *access)),
-            _ => None,
-        })
-        .collect();
-    let places = |path: &Path, of: &dyn Fn(Access) -> bool| -> Vec<PathBuf> {
-        let at = |(source, target, access): &(PathBuf, PathBuf, Access)| {
-            let rest = path.strip_prefix(source).ok().filter(|_| of(*access))?;
-            Some(target.join(rest).components().collect())
-        };
-        seen.iter().filter_map(at).collect()
-    };
+fn shut(request: &Request, base: &Base, survey: &Survey, builder: &mut Builder) {
+    let seen = seen(base.steps.iter().chain(&builder.steps));
     let anchors = survey.anchors.iter().map(|path| (path, Access::Write));
     let protected = survey.protected.iter().map(|path| (path, Access::Read));
     for (path, access) in anchors.chain(protected) {
-        for target in places(path, &|access| access == Access::Write) {
-            builder.steps.push(Step::Bind { source: path.clone(), target, access });
-        }
+        let writable = places(&seen, path, &|access| access == Access::Write);
+        builder.steps.extend(writable.map(|target| Step::Bind { source: path.clone(), target, access }));
     }
     if request.policy.files.reach == Reach::Workspace {
         for (path, directory) in &survey.hidden {
-            for target in places(path, &|_| true) {
-                builder.steps.push(match directory {
-                    true => Step::MaskDirectory { target },
-                    false => Step::MaskFile { target },
-                });
-            }
+            let masks = places(&seen, path, &|_| true).map(|target| mask(target, *directory));
+            // The base has masked its own already.
+            builder.steps.extend(masks.filter(|mask| !base.steps.contains(mask)));
         }
     }
 }

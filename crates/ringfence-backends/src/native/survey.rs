@@ -16,11 +16,11 @@ use ringfence_linux::StandIn;
 use crate::shared::program::locate;
 
 /// The parts of a system that programs need to run.
-const SYSTEM: [&str; 11] =
+const PARTS: [&str; 11] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"];
 
 /// What even the read-only system must not show.
-const SYSTEM_SECRETS: [&str; 15] = [
+const SECRETS: [&str; 15] = [
     "/etc/security/opasswd",
     "/etc/letsencrypt",
     "/etc/kubernetes",
@@ -41,8 +41,6 @@ const SYSTEM_SECRETS: [&str; 15] = [
 /// What was found. All paths are the host's, links resolved.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// Directories and links of the system.
-    pub(super) system: Vec<System>,
     /// The program, and what has to be seen for it to run.
     pub(super) program: PathBuf,
     pub(super) program_tree: Option<PathBuf>,
@@ -62,9 +60,17 @@ pub(super) struct Survey {
     alone: bool,
 }
 
+/// What every run sees of this machine.
+#[derive(Debug)]
+pub(super) struct System {
+    pub(super) parts: Vec<Part>,
+    /// What must not be seen, and whether it is a directory.
+    pub(super) secrets: Vec<(PathBuf, bool)>,
+}
+
 /// A part of the system.
 #[derive(Debug)]
-pub(super) enum System {
+pub(super) enum Part {
     Directory(PathBuf),
     Link(PathBuf, PathBuf),
 }
@@ -74,7 +80,7 @@ fn refused(message: String) -> LaunchError {
 }
 
 /// Looks around.
-pub(super) fn look(plan: &Plan, home: &Path, alone: bool) -> Result<Survey, LaunchError> {
+pub(super) fn look(plan: &Plan, system: &System, home: &Path, alone: bool) -> Result<Survey, LaunchError> {
     let request = &plan.request;
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
@@ -84,7 +90,7 @@ pub(super) fn look(plan: &Plan, home: &Path, alone: bool) -> Result<Survey, Laun
     let data = fs::metadata(workspace)
         .map_err(|error| refused(format!("{} cannot be used: {error}", workspace.display())))?;
     let mut survey = Survey {
-        system: system(),
+        hidden: system.secrets.iter().cloned().collect(),
         program_tree: program_tree(&program),
         program,
         identity: (data.dev(), data.ino()),
@@ -100,11 +106,7 @@ pub(super) fn look(plan: &Plan, home: &Path, alone: bool) -> Result<Survey, Laun
         Some(rest) => home.join(rest),
         None => PathBuf::from(path),
     });
-    for secret in secrets.chain(SYSTEM_SECRETS.map(PathBuf::from)) {
-        if let Ok(real) = fs::canonicalize(&secret) {
-            survey.hidden.insert((real.clone(), real.is_dir()));
-        }
-    }
+    survey.hidden.extend(secrets.filter_map(|secret| real(&secret)));
     for (path, _) in &survey.shown {
         if let Some((secret, _)) = survey.hidden.iter().find(|(secret, _)| path.starts_with(secret)) {
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
@@ -137,23 +139,32 @@ fn shown(path: &str) -> Result<PathBuf, LaunchError> {
     Ok(real)
 }
 
-fn system() -> Vec<System> {
-    SYSTEM
-        .iter()
-        .map(PathBuf::from)
-        .filter_map(|path| {
-            let data = fs::symlink_metadata(&path).ok()?;
-            if data.is_symlink() {
-                return fs::read_link(&path).ok().map(|to| System::Link(path, to));
-            }
-            data.is_dir().then_some(System::Directory(path))
-        })
-        .collect()
+/// Looks at the system.
+pub(super) fn system() -> System {
+    let part = |path: &str| {
+        let path = PathBuf::from(path);
+        let data = fs::symlink_metadata(&path).ok()?;
+        if data.is_symlink() {
+            return fs::read_link(&path).ok().map(|to| Part::Link(path, to));
+        }
+        data.is_dir().then_some(Part::Directory(path))
+    };
+    System {
+        parts: PARTS.iter().filter_map(|path| part(path)).collect(),
+        secrets: SECRETS.iter().filter_map(|path| real(Path::new(path))).collect(),
+    }
+}
+
+/// Where a path leads, if anywhere, and whether to a directory.
+fn real(path: &Path) -> Option<(PathBuf, bool)> {
+    let real = fs::canonicalize(path).ok()?;
+    let directory = real.is_dir();
+    Some((real, directory))
 }
 
 /// What belongs to a program that is not part of the system: its packages, or itself alone.
 fn program_tree(program: &Path) -> Option<PathBuf> {
-    if SYSTEM.iter().any(|part| program.starts_with(part)) {
+    if PARTS.iter().any(|part| program.starts_with(part)) {
         return None;
     }
     let packages = program.ancestors().filter(|path| path.ends_with("node_modules")).last();

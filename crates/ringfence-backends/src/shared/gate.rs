@@ -1,18 +1,17 @@
 //! The gate as the host holds it: started, told, watched, and buried for certain.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfence_core::backend::{Stop, Stopper};
-use ringfence_gate::{Order, Report, Signal, Spec, WireError, read_frame, send_start, write_frame};
+use ringfence_gate::{Order, Report, Signal, Started, WireError, read_frame, send, write_frame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal as Unix, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal as Unix, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 
 use crate::GateProgram;
 
@@ -31,7 +30,7 @@ fn gates() -> MutexGuard<'static, BTreeSet<u32>> {
 
 /// A gate that was started.
 pub(crate) struct Gate {
-    child: Child,
+    pid: Pid,
     line: Arc<Line>,
     /// Wakes whoever waits for the run when somebody wants it to end.
     woken: UnixStream,
@@ -56,41 +55,24 @@ pub(crate) struct Burial {
 }
 
 impl Gate {
-    /// Starts a gate with these variables.
-    pub(crate) fn start(
-        program: &GateProgram,
-        env: &BTreeMap<String, String>,
-    ) -> io::Result<(Self, ChildStdout, ChildStderr)> {
-        // What a killed gate leaves behind has to come to us, or nobody could find it.
-        ringfence_gate::adopt()?;
-        let (control, theirs) = UnixStream::pair()?;
+    /// Starts a gate, or takes the one that waits. With it come the pipes of the run.
+    pub(crate) fn start(program: &GateProgram) -> io::Result<(Self, OwnedFd, OwnedFd)> {
+        let Started { pid, control, stdout, stderr } = program.start()?;
+        gates().insert(number(pid));
         control.set_read_timeout(Some(WIRE_PATIENCE))?;
         control.set_write_timeout(Some(WIRE_PATIENCE))?;
         let (woken, wake) = UnixStream::pair()?;
         for end in [&woken, &wake] {
             end.set_nonblocking(true)?;
         }
-        let mut child = Command::new(&program.program)
-            .args(&program.args)
-            .env_clear()
-            .envs(env)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        gates().insert(child.id());
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
         let line = Arc::new(Line { control, process, wake });
-        Ok((Self { child, line, woken, buried: None }, stdout, stderr))
+        Ok((Self { pid, line, woken, buried: None }, stdout, stderr))
     }
 
-    /// Tells it what to start.
-    pub(crate) fn send(&self, spec: Spec, stdin: Option<BorrowedFd<'_>>) -> Result<(), WireError> {
-        send_start(&self.line.control, spec, stdin)
+    /// Tells it something, and hands over a descriptor.
+    pub(crate) fn send(&self, order: &Order, descriptor: Option<BorrowedFd<'_>>) -> Result<(), WireError> {
+        send(&self.line.control, order, descriptor)
     }
 
     /// Its next report; `None` if it is gone.
@@ -132,14 +114,14 @@ impl Gate {
         if let Some(burial) = self.buried {
             return burial;
         }
-        let id = self.child.id();
+        let id = number(self.pid);
         let _ = self.line.control.shutdown(Shutdown::Both);
         self.line.signal(Unix::CONT);
         if !wait_for(self.line.process.as_fd(), GATE_PATIENCE) {
             let _ = ringfence_gate::sweep(id, &gates(), SWEEP_PATIENCE);
             self.line.signal(Unix::KILL);
         }
-        let in_order = self.child.wait().is_ok_and(|status| status.success());
+        let in_order = wait(self.pid).is_some_and(|code| code == 0);
         let others = {
             let mut gates = gates();
             gates.remove(&id);
@@ -177,6 +159,20 @@ impl Stopper for Line {
         self.signal(Unix::CONT);
         let _ = write_frame(&self.control, &Order::Signal(signal));
         let _ = (&self.wake).write(&[0]);
+    }
+}
+
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Waits for a child. Returns the code with which it ended, if it did by itself.
+fn wait(pid: Pid) -> Option<i32> {
+    loop {
+        match waitpid(Some(pid), WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.ok()??.1.exit_status(),
+        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! A run below a gate: read its pipes, and believe nothing about its end before the gate is buried.
 
-use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{ChildStderr, ChildStdout};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use ringfence_core::backend::{Exit, ExitStatus, Happening, LaunchError, Limit, S
 use ringfence_core::event::Stream;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::{Request, Stdin};
-use ringfence_gate::{Report, Spec, StartProblem, Status, WireError};
+use ringfence_gate::{Order, Report, Spec, StartProblem, Status, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 use serde_json::Value;
@@ -39,32 +38,53 @@ pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Optio
     }
     Spec {
         argv,
+        env: request.env.clone(),
         cwd: cwd.to_owned(),
         memory_limit: limits.memory.map(|size| size.bytes()),
         lifetime_ms: Some((limits.timeout_seconds.count() + LAST_RESORT) * 1000),
-        stdin: request.stdin == Stdin::Inherit,
         sandbox,
     }
 }
 
-/// Starts a gate and what it is told to start. `program` is what people call it.
-pub(crate) fn launch(
-    gate: &GateProgram,
-    env: &BTreeMap<String, String>,
-    spec: Spec,
-    program: &str,
-) -> Result<Box<dyn Sandbox>, LaunchError> {
-    let started = Gate::start(gate, env);
-    let (gate, stdout, stderr) = started.map_err(|error| broken("start the gate", &error))?;
-    for pipe in [stdout.as_fd(), stderr.as_fd()] {
-        ioctl_fionbio(pipe, true).map_err(|error| broken("read its pipes", &error.into()))?;
+/// A gate that waits for what to start.
+pub(crate) struct Idle {
+    gate: Gate,
+    stdout: File,
+    stderr: File,
+}
+
+impl Idle {
+    /// Starts a gate.
+    pub(crate) fn new(gate: &GateProgram) -> Result<Self, LaunchError> {
+        let started = Gate::start(gate);
+        let (gate, stdout, stderr) = started.map_err(|error| broken("start the gate", &error))?;
+        for pipe in [&stdout, &stderr] {
+            ioctl_fionbio(pipe, true).map_err(|error| broken("read its pipes", &error.into()))?;
+        }
+        Ok(Self { gate, stdout: stdout.into(), stderr: stderr.into() })
     }
-    let stdin = io::stdin();
-    let input = spec.stdin.then(|| stdin.as_fd());
-    gate.send(spec, input).map_err(|error| lost(&error))?;
-    let report = gate.report_within(START_PATIENCE).map_err(|error| lost(&error))?;
-    confirm(report, program)?;
-    Ok(Box::new(Run { gate, stdout: Some(stdout), stderr: Some(stderr), end: None, turn: Stream::Stdout }))
+
+    /// Tells it to make ready what does not depend on what is started.
+    pub(crate) fn prepare(&self, what: Value) -> Result<(), LaunchError> {
+        self.gate.send(&Order::Prepare(what), None).map_err(|error| lost(&error))
+    }
+
+    /// Starts the program. `name` is what people call it.
+    pub(crate) fn launch(
+        self,
+        spec: Spec,
+        stdin: Stdin,
+        name: &str,
+    ) -> Result<Box<dyn Sandbox>, LaunchError> {
+        let Self { gate, stdout, stderr } = self;
+        let input = io::stdin();
+        let input = (stdin == Stdin::Inherit).then(|| input.as_fd());
+        gate.send(&Order::Start(spec), input).map_err(|error| lost(&error))?;
+        let report = gate.report_within(START_PATIENCE).map_err(|error| lost(&error))?;
+        confirm(report, name)?;
+        let (stdout, stderr) = (Some(stdout), Some(stderr));
+        Ok(Box::new(Run { gate, stdout, stderr, end: None, turn: Stream::Stdout }))
+    }
 }
 
 fn broken(what: &str, error: &io::Error) -> LaunchError {
@@ -101,8 +121,8 @@ fn confirm(report: Option<Report>, program: &str) -> Result<(), LaunchError> {
 
 struct Run {
     gate: Gate,
-    stdout: Option<ChildStdout>,
-    stderr: Option<ChildStderr>,
+    stdout: Option<File>,
+    stderr: Option<File>,
     /// The gate's last word, and until when to wait for the rest of the output.
     end: Option<(Exit, Instant)>,
     /// Which stream is read first: each in turn, so that a loud one does not silence the other.
@@ -207,7 +227,7 @@ fn other(stream: Stream) -> Stream {
 }
 
 /// Some output, or `None` at its end or when there is none yet; at the end the pipe is closed.
-fn read_pipe<P: Read>(pipe: &mut Option<P>) -> Option<Vec<u8>> {
+fn read_pipe(pipe: &mut Option<File>) -> Option<Vec<u8>> {
     let mut buffer = vec![0; 64 << 10];
     match pipe.as_mut()?.read(&mut buffer) {
         Ok(0) => *pipe = None,

@@ -1,7 +1,11 @@
 //! What a backend may know of the machine. The binary reads the environment once and hands this on.
 
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ringfence_gate::Started;
 
 /// The machine as the person who starts `ringfence` sees it.
 #[derive(Debug, Clone)]
@@ -21,6 +25,16 @@ pub struct GateProgram {
     pub program: PathBuf,
     /// The arguments that make it the gate.
     pub args: Vec<String>,
+    /// A gate that was started beforehand. The first run takes it.
+    pub ready: Arc<Mutex<Option<Started>>>,
+}
+
+impl GateProgram {
+    /// A gate: the one that waits, or a new one.
+    pub(crate) fn start(&self) -> io::Result<Started> {
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
+        ready.map_or_else(|| ringfence_gate::exec(&self.program, &self.args), Ok)
+    }
 }
 
 impl Surroundings {

@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 use ringfence_core::event::{RunStatus, Usage};
 
 use crate::installation::Installation;
-use crate::{report, terminal};
+use crate::{gate, report, terminal};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -72,12 +72,22 @@ enum Verb {
     Completions(completions::Args),
 }
 
+impl Verb {
+    /// Whether it starts a run.
+    fn runs(&self) -> bool {
+        matches!(self, Verb::Run(_) | Verb::Exec(_) | Verb::Demo(_))
+    }
+}
+
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Completions(args) => completions::completions(&args),
         Verb::Config(config::Verb::Schema) => config::schema(),
-        verb => Installation::discover().and_then(|installation| at_home(verb, &installation)),
+        verb => {
+            let gate = verb.runs().then(gate::ahead).flatten();
+            Installation::discover(gate).and_then(|installation| at_home(verb, &installation))
+        }
     };
     match (done, terminal::unprinted()) {
         (Err(error), _) => report::failure(&error),

@@ -1,0 +1,106 @@
+//! Two ways to start a gate: as a program, or as a copy of this process that was made before it knew anything.
+
+use std::ffi::c_char;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::Pid;
+
+use crate::sweep::adopt;
+
+/// A gate that waits for its orders.
+#[derive(Debug)]
+pub struct Started {
+    /// Its process.
+    pub pid: Pid,
+    /// The host's end of its socket.
+    pub control: UnixStream,
+    /// What the run prints.
+    pub stdout: OwnedFd,
+    /// What the run complains of.
+    pub stderr: OwnedFd,
+}
+
+/// Starts a program that is a gate. It sees no variables; those of the run come with the order to start.
+pub fn exec(program: &Path, args: &[String]) -> io::Result<Started> {
+    // What a killed gate leaves behind has to come to us, or nobody could find it.
+    adopt()?;
+    let (control, theirs) = UnixStream::pair()?;
+    let mut command = Command::new(program);
+    command.args(args).env_clear().stdin(OwnedFd::from(theirs));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    };
+    Ok(Started { pid, control, stdout: stdout.into(), stderr: stderr.into() })
+}
+
+/// Copies this process, and makes the copy the gate: faster than a program by all that starting one takes.
+///
+/// To be called before this process has read anything that is nobody else's business, and before its second thread:
+/// then it is an error. The copy forgets its variables.
+pub fn fork(gate: impl FnOnce() -> u8) -> io::Result<Started> {
+    // SAFETY: asks for what is so already, and fails if it is not so.
+    if unsafe { libc::unshare(libc::CLONE_THREAD) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    adopt()?;
+    let (control, theirs) = UnixStream::pair()?;
+    let (stdout, their_stdout) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let (stderr, their_stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // SAFETY: with one thread the copy is whole.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop((control, stdout, stderr));
+            let ends = [OwnedFd::from(theirs), their_stdout, their_stderr];
+            let code = become_gate(ends).map_or(125, |()| gate());
+            // SAFETY: ends the copy at once; destructors are those of the process that it was copied from.
+            unsafe { libc::_exit(i32::from(code)) }
+        }
+        pid => {
+            let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
+            Ok(Started { pid, control, stdout, stderr })
+        }
+    }
+}
+
+/// Gives the copy its three descriptors and takes its variables.
+fn become_gate(ends: [OwnedFd; 3]) -> io::Result<()> {
+    // Above the three that are replaced now, whatever numbers they were given.
+    let above: Vec<OwnedFd> =
+        ends.iter().map(|end| rustix::io::fcntl_dupfd_cloexec(end, 3)).collect::<Result<_, _>>()?;
+    drop(ends);
+    for (number, end) in above.iter().enumerate() {
+        // SAFETY: replaces the standard descriptors of the copy, which nothing in it uses yet.
+        if unsafe { libc::dup2(end.as_raw_fd(), i32::try_from(number).unwrap_or(-1)) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    // What others see of it in a list of processes.
+    rustix::thread::set_name(c"ringfence-gate")?;
+    forget_environment();
+    Ok(())
+}
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// Overwrites the variables where they are, so that no look into this process finds them.
+fn forget_environment() {
+    // SAFETY: `environ` is a list of strings that ends with null, all of them this process's own to write; the strings
+    // keep their terminators, and with one thread nobody reads them meanwhile.
+    unsafe {
+        let mut entry = environ;
+        while !entry.is_null() && !(*entry).is_null() {
+            std::ptr::write_bytes(*entry, 0, libc::strlen(*entry));
+            entry = entry.add(1);
+        }
+        libc::clearenv();
+    }
+}
