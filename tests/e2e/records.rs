@@ -101,8 +101,15 @@ fn a_damaged_run_is_listed_as_damaged() {
     let place = Place::new();
     place.run(&["exec", "--mode", "host", "--", "true"]).expect_code(0);
     let run = fs::read_dir(place.state().join("runs")).unwrap().next().unwrap().unwrap().path();
-    fs::write(run.join("result.json"), "{\"run\": ").unwrap();
-    assert_eq!(place.run(&["runs", "list", "--json"]).expect_code(0).json()[0]["status"], "damaged");
+    // Cut off, as by a power failure, or overwritten.
+    for (text, status) in [("", "lost"), ("{\"run\": ", "lost"), ("nonsense", "damaged")] {
+        fs::write(run.join("result.json"), text).unwrap();
+        assert_eq!(
+            place.run(&["runs", "list", "--json"]).expect_code(0).json()[0]["status"],
+            status,
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -144,6 +144,9 @@ pub fn run(
     backend.prepare(&plan);
     let record = record(job, backend, &plan, &redactor, &notices);
     let mut open = runs.begin(&record)?;
+    if plan.request.env.get("TMPDIR").is_some_and(|tmp| runs.tmp(&run).as_os_str() == tmp.as_str()) {
+        open.make_tmp()?;
+    }
     let mut watchers = Watchers { open: &mut open, observer };
     let begin =
         Event::Started { run: run.clone(), cli: record.cli, mode: record.mode, policy: record.policy };

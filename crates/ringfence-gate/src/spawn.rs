@@ -12,7 +12,7 @@ use crate::wire::{Spec, StartProblem, Status};
 /// Starts what the gate supervises.
 pub trait Spawner {
     /// Makes ready what does not depend on what is started. What goes wrong is told when it is started.
-    fn prepare(&mut self, what: serde_json::Value);
+    fn prepare(&mut self, what: &str);
 
     /// Starts it. An error means that nothing runs.
     fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure>;
@@ -41,7 +41,7 @@ impl From<&io::Error> for StartFailure {
 pub struct Plain;
 
 impl Spawner for Plain {
-    fn prepare(&mut self, _: serde_json::Value) {}
+    fn prepare(&mut self, _: &str) {}
 
     fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure> {
         spawn_program(&spec, stdin).map_err(|error| StartFailure::from(&error))

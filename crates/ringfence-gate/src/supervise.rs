@@ -104,7 +104,7 @@ fn receive_start(
 ) -> Result<Option<(Spec, Option<OwnedFd>)>, GateError> {
     loop {
         match receive(host)? {
-            Some((Order::Prepare(what), _)) => spawner.prepare(what),
+            Some((Order::Prepare(what), _)) => spawner.prepare(&what),
             Some((Order::Start(spec), stdin)) => return Ok(Some((spec, stdin))),
             Some((Order::Signal(_), _)) | None => return Ok(None),
         }

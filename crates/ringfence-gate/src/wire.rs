@@ -22,7 +22,7 @@ const LONGEST_FRAME: u32 = 8 << 20;
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Make ready what does not depend on the rest, in the words of whoever builds it. Once, before the start.
-    Prepare(serde_json::Value),
+    Prepare(String),
     /// Start this. Once.
     Start(Spec),
     /// Send this signal to all that belongs to the run.
@@ -43,7 +43,7 @@ pub struct Spec {
     /// After this time the gate ends everything by itself, also when the host is stopped or stuck.
     pub lifetime_ms: Option<u64>,
     /// What to build around it, in the words of whoever builds it.
-    pub sandbox: Option<serde_json::Value>,
+    pub sandbox: Option<String>,
 }
 
 /// The signals that the host asks for.

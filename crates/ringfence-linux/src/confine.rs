@@ -12,7 +12,7 @@ use rustix::thread::{
 };
 
 use crate::layout::{Access, Grant};
-use crate::seccomp::{SeccompError, filters, install};
+use crate::seccomp::{SeccompError, filter, install};
 
 /// Why a process could not be shut in.
 #[derive(Debug, thiserror::Error)]
@@ -38,11 +38,11 @@ pub fn landlock_abi() -> u32 {
 
 /// Shuts the process in, and everything that it will start.
 pub(crate) fn confine(grants: &[Grant]) -> Result<(), ConfineError> {
-    let filters = filters()?;
+    let mut filter = filter()?;
     drop_capabilities()?;
     set_no_new_privs(true).map_err(io::Error::from)?;
     landlock(grants)?;
-    filters.iter().try_for_each(install)?;
+    install(&mut filter)?;
     Ok(())
 }
 

@@ -4,9 +4,9 @@
 //! runs/<id>/record.json   written whole before anything starts
 //!           log.jsonl     one event a line, as it happens; locked while the run lives
 //!           result.json   written whole at the end
-//!           tmp/          the run's temporary files, gone at the end
+//!           tmp/          the run's temporary files, if it has any here; gone at the end
 //! ```
-//! A directory without a result whose log is not locked is a run that was lost.
+//! A directory without a whole result whose log is not locked is a run that was lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -108,8 +108,6 @@ impl Runs {
         atomic::private_dir(&self.root).map_err(io)?;
         // Fails if it is there: two runs never share a directory.
         fs::create_dir(&directory).map_err(io)?;
-        atomic::private_dir(&self.tmp(&record.run)).map_err(io)?;
-        write_json(&directory.join("record.json"), record)?;
         let log = OpenOptions::new()
             .append(true)
             .create_new(true)
@@ -117,6 +115,7 @@ impl Runs {
             .open(directory.join("log.jsonl"))
             .map_err(io)?;
         flock(&log, FlockOperation::NonBlockingLockExclusive).map_err(|error| io(error.into()))?;
+        create_json(&directory.join("record.json"), record)?;
         Ok(OpenRun { directory, log })
     }
 
@@ -165,13 +164,20 @@ impl Runs {
     /// How far a run has come.
     pub fn progress(&self, run: &RunId) -> Result<Progress, RunsError> {
         let directory = self.root.join(run.as_str());
-        let result = directory.join("result.json");
-        if result.exists() {
-            return read_json(&result).map(|result| Progress::Ended(Box::new(result)));
-        }
         let locked = File::open(directory.join("log.jsonl"))
             .is_ok_and(|log| flock(&log, FlockOperation::NonBlockingLockShared).is_err());
-        Ok(if locked { Progress::Running } else { Progress::Lost })
+        if locked {
+            return Ok(Progress::Running);
+        }
+        match read_json(&directory.join("result.json")) {
+            Ok(result) => Ok(Progress::Ended(Box::new(result))),
+            Err(RunsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(Progress::Lost)
+            }
+            // Cut off while it was written.
+            Err(RunsError::Damaged { source, .. }) if source.is_eof() => Ok(Progress::Lost),
+            Err(error) => Err(error),
+        }
     }
 
     /// The log of a run. A last line that was cut off by a crash is left out.
@@ -191,6 +197,12 @@ pub struct OpenRun {
 }
 
 impl OpenRun {
+    /// Makes the place for temporary files.
+    pub fn make_tmp(&self) -> Result<(), RunsError> {
+        let path = self.directory.join("tmp");
+        atomic::private_dir(&path).map_err(|source| RunsError::Io { path, source })
+    }
+
     /// Adds a line to the log.
     pub fn append(&mut self, line: &LogLine) -> Result<(), RunsError> {
         let path = || self.directory.join("log.jsonl");
@@ -202,17 +214,17 @@ impl OpenRun {
 
     /// Ends the run: its result is on the disk when this returns, its temporary files are gone.
     pub fn end(self, result: &RunResult) -> Result<(), RunsError> {
-        write_json(&self.directory.join("result.json"), result)?;
+        create_json(&self.directory.join("result.json"), result)?;
         // Left-over temporary files are a nuisance, not a loss.
         let _ = fs::remove_dir_all(self.directory.join("tmp"));
         Ok(())
     }
 }
 
-fn write_json(path: &Path, document: &impl Serialize) -> Result<(), RunsError> {
+fn create_json(path: &Path, document: &impl Serialize) -> Result<(), RunsError> {
     let text = serde_json::to_vec_pretty(document)
         .map_err(|source| RunsError::Damaged { path: path.to_owned(), source })?;
-    Ok(atomic::write(path, &text)?)
+    Ok(atomic::create(path, &text)?)
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, RunsError> {

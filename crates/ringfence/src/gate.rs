@@ -32,8 +32,8 @@ pub(crate) struct AnySpawner {
 }
 
 impl Spawner for AnySpawner {
-    fn prepare(&mut self, base: serde_json::Value) {
-        let base = serde_json::from_value(base).map_err(|error| error.to_string());
+    fn prepare(&mut self, base: &str) {
+        let base = serde_json::from_str(base).map_err(|error| error.to_string());
         let prepared = base.and_then(|base| prepare(&base).map_err(|error| error.to_string()));
         self.prepared = Some(prepared);
     }
@@ -44,7 +44,7 @@ impl Spawner for AnySpawner {
             (Some(sandbox), Some(prepared)) => (sandbox, prepared),
             _ => return Err(other("half a sandbox was ordered".into())),
         };
-        let sandbox = serde_json::from_value(sandbox).map_err(|error| other(error.to_string()))?;
+        let sandbox = serde_json::from_str(&sandbox).map_err(|error| other(error.to_string()))?;
         match prepared.map_err(other)?.start(sandbox, spec, stdin) {
             Ok(child) => Ok(self.child.insert(child).pid),
             Err(SpawnError::Program(error)) => Err(StartFailure::from(&error)),

@@ -56,8 +56,8 @@ pub(super) fn spec(plan: &Plan, base: &Base, survey: &Survey) -> Result<Spec, La
 }
 
 /// In the words of the wire.
-pub(super) fn told(what: &impl serde::Serialize) -> Result<serde_json::Value, LaunchError> {
-    serde_json::to_value(what).map_err(|error| {
+pub(super) fn told(what: &impl serde::Serialize) -> Result<String, LaunchError> {
+    serde_json::to_string(what).map_err(|error| {
         let message = format!("the sandbox cannot be told: {error}");
         LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
     })

@@ -171,10 +171,10 @@ fn program_tree(program: &Path) -> Option<PathBuf> {
     Some(packages.unwrap_or(program).to_owned())
 }
 
-/// Protected paths as they are, or as they must not come to be.
+/// Protected paths as they are, or as they must not come to be: what is missing is held at its outermost part.
 fn protected(root: &Path, names: &[String], survey: &mut Survey) -> Result<(), LaunchError> {
     for name in names {
-        let path = root.join(name);
+        let path: PathBuf = root.join(name).components().collect();
         let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != root).collect();
         way.reverse();
         for (place, part) in way.iter().enumerate() {
@@ -194,7 +194,8 @@ fn protected(root: &Path, names: &[String], survey: &mut Survey) -> Result<(), L
                 }
                 Err(_) => {
                     note_missing(part, stand_in(name, last), survey);
-                    add(if last { &mut survey.protected } else { &mut survey.anchors }, part);
+                    add(&mut survey.protected, part);
+                    break;
                 }
             }
         }
@@ -218,7 +219,7 @@ fn add(paths: &mut Vec<PathBuf>, path: &Path) {
 /// What stands in for a path that is not there. git fails on an empty `commondir`; one that points to itself is as none.
 fn stand_in(name: &str, last: bool) -> StandIn {
     match name {
-        _ if !last || !looks_like_file(name) => StandIn::Directory,
+        _ if !last || name.ends_with('/') => StandIn::Directory,
         _ if name.ends_with("commondir") => StandIn::File(".\n".into()),
         _ => StandIn::File(String::new()),
     }
@@ -260,30 +261,10 @@ fn worktree(workspace: &Path, write: bool, survey: &mut Survey) -> Result<(), La
     add(&mut survey.protected, &pointer);
     protected(
         &common,
-        &["hooks", "config", "modules", "info", "commondir", "config.worktree"].map(String::from),
+        &["hooks/", "config", "modules/", "info/", "commondir", "config.worktree"].map(String::from),
         survey,
     )?;
     protected(&own, &["commondir", "gitdir", "config.worktree"].map(String::from), survey)
-}
-
-/// Names with an ending, and those of shells and git, are files.
-fn looks_like_file(name: &str) -> bool {
-    let last = name.rsplit('/').next().unwrap_or(name);
-    let known = [
-        ".gitmodules",
-        ".gitconfig",
-        ".envrc",
-        ".bashrc",
-        ".bash_profile",
-        ".profile",
-        ".zshrc",
-        ".zprofile",
-        ".zshenv",
-        "config",
-        "commondir",
-        "gitdir",
-    ];
-    known.contains(&last) || last.trim_start_matches('.').contains('.')
 }
 
 /// Everything below a directory that has to be hidden or held: files that a glob denies, what they link to, all other

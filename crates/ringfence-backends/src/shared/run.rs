@@ -14,7 +14,6 @@ use ringfence_core::plan::{Request, Stdin};
 use ringfence_gate::{Order, Report, Spec, StartProblem, Status, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
-use serde_json::Value;
 
 use super::gate::Gate;
 use crate::GateProgram;
@@ -30,7 +29,7 @@ const LAST_RESORT: u64 = 7;
 
 /// What the gate is told of a request: the program where it is found, the directory where it is seen, and what to build
 /// around it.
-pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Option<Value>) -> Spec {
+pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Option<String>) -> Spec {
     let limits = &request.policy.limits;
     let mut argv = request.argv.clone();
     if let Some(first) = argv.first_mut() {
@@ -65,7 +64,7 @@ impl Idle {
     }
 
     /// Tells it to make ready what does not depend on what is started.
-    pub(crate) fn prepare(&self, what: Value) -> Result<(), LaunchError> {
+    pub(crate) fn prepare(&self, what: String) -> Result<(), LaunchError> {
         self.gate.send(&Order::Prepare(what), None).map_err(|error| lost(&error))
     }
 

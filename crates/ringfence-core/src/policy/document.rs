@@ -38,7 +38,11 @@ pub const KEYS: &[Key] = &[
     key("files.read", Kind::Texts, "more paths that may be read"),
     key("files.write", Kind::Texts, "more paths that may be written"),
     key("files.secrets", Kind::Texts, "paths that must never be read"),
-    key("files.protect", Kind::Texts, "paths in the workspace that must not be written"),
+    key(
+        "files.protect",
+        Kind::Texts,
+        "paths in the workspace that must not be written, also where they do not exist; `name/` is a directory",
+    ),
     key("files.deny", Kind::Globs, "globs in the workspace that must not be read"),
     key("network.mode", Kind::Choice(&["none", "allow", "open"]), "nothing, the named hosts, everything"),
     key("network.allow", Kind::Hosts, "the named hosts, besides those that the agent CLI needs"),

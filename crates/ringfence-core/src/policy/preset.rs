@@ -58,19 +58,26 @@ const SECRETS: [&str; 22] = [
     "~/.ringfence",
 ];
 
-const PROTECT: [&str; 22] = [
-    ".git/hooks",
+/// One that ends with a slash is a directory: where it is missing, an empty one holds its place.
+const PROTECT: [&str; 28] = [
+    ".git/hooks/",
     ".git/config",
-    ".git/modules",
+    ".git/modules/",
     ".git/commondir",
     ".git/config.worktree",
-    ".git/worktrees",
+    ".git/worktrees/",
     ".gitmodules",
     ".gitconfig",
     ".ringfence",
     ".claude/settings.json",
     ".claude/settings.local.json",
-    ".claude/commands",
+    ".claude/commands/",
+    ".claude/agents/",
+    ".claude/skills/",
+    ".claude/hooks/",
+    ".codex",
+    ".opencode",
+    "opencode.json",
     ".mcp.json",
     ".vscode",
     ".idea",
@@ -157,7 +164,7 @@ fn standard() -> Policy {
 
 fn locked() -> Policy {
     let mut policy = standard();
-    policy.files.protect.insert(0, ".git".to_owned());
+    policy.files.protect.insert(0, ".git/".to_owned());
     policy.files.deny.extend(DENY_LOCKED.map(String::from));
     policy.limits.memory = Some(MemorySize::from_bytes(2 << 30));
     policy.limits.pids = Some(256);
