@@ -28,6 +28,7 @@ fn subjects() -> Vec<Subject> {
     let around = Surroundings {
         path: std::env::split_paths(&std::env::var_os("PATH").unwrap()).collect(),
         home: "/".into(),
+        runtime: None,
         gate: GateProgram { program: BINARY.into(), args: vec!["__gate".into()], ready: Arc::default() },
     };
     let made = ringfence_backends::ALL.iter().filter_map(|entry| entry.backend);

@@ -107,6 +107,8 @@ pub enum Limit {
     Time,
     /// Its memory.
     Memory,
+    /// Its processes.
+    Processes,
 }
 
 impl Exit {

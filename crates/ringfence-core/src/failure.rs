@@ -26,6 +26,8 @@ pub enum FailureClass {
     Timeout,
     /// The run took more memory than it may.
     OutOfMemory,
+    /// The run started more processes than it may.
+    OutOfProcesses,
     /// The provider's limit is reached, until it resets.
     Quota,
     /// The model's server cannot serve just now.
@@ -55,7 +57,7 @@ pub enum Disposition {
 
 impl FailureClass {
     /// All classes.
-    pub const ALL: [FailureClass; 15] = [
+    pub const ALL: [FailureClass; 16] = [
         Self::Refused,
         Self::RuntimeMissing,
         Self::ImageMissing,
@@ -64,6 +66,7 @@ impl FailureClass {
         Self::DaemonDown,
         Self::Timeout,
         Self::OutOfMemory,
+        Self::OutOfProcesses,
         Self::Quota,
         Self::ModelOverloaded,
         Self::Network,
@@ -80,6 +83,7 @@ impl FailureClass {
             Self::DaemonDown
             | Self::Timeout
             | Self::OutOfMemory
+            | Self::OutOfProcesses
             | Self::ModelOverloaded
             | Self::Network
             | Self::AgentError
@@ -117,6 +121,7 @@ impl fmt::Display for FailureClass {
             Self::DaemonDown => "daemon_down",
             Self::Timeout => "timeout",
             Self::OutOfMemory => "out_of_memory",
+            Self::OutOfProcesses => "out_of_processes",
             Self::Quota => "quota",
             Self::ModelOverloaded => "model_overloaded",
             Self::Network => "network",

@@ -128,6 +128,10 @@ impl Watch<'_> {
                 Failure::new(FailureClass::OutOfMemory, "the run took more memory than it may")
                     .with_remedy("give it more with --memory")
             }),
+            Some(Limit::Processes) => end(state, || {
+                Failure::new(FailureClass::OutOfProcesses, "the run started more processes than it may")
+                    .with_remedy("give it more with --pids")
+            }),
             None => {}
         }
     }

@@ -51,6 +51,7 @@ pub(crate) struct Member {
     pub(crate) session: i32,
     /// It has ended and only waits to be reaped.
     pub(crate) ended: bool,
+    pub(crate) threads: u32,
 }
 
 /// The processes of the machine at one moment.
@@ -122,6 +123,11 @@ impl Census {
         living
     }
 
+    /// All threads of these.
+    pub(crate) fn threads(&self, pids: &[i32]) -> u32 {
+        pids.iter().filter_map(|pid| self.0.get(pid)).map(|member| member.threads).sum()
+    }
+
     /// Bytes of memory that the living of these hold. Shared memory counts for each that has it.
     pub(crate) fn memory(&self, pids: &[i32]) -> u64 {
         pids.iter().filter(|pid| self.lives(**pid)).map(|pid| memory_of(*pid)).sum()
@@ -135,7 +141,13 @@ fn look_at(pid: i32) -> Option<Member> {
     let fields: Vec<&str> = std::str::from_utf8(&stat[after_name..]).ok()?.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<i32>().ok();
     let gone = matches!(*fields.first()?, "Z" | "X");
-    Some(Member { parent: number(1)?, session: number(3)?, ended: gone && number(17)? <= 1 })
+    let threads = number(17)?;
+    Some(Member {
+        parent: number(1)?,
+        session: number(3)?,
+        ended: gone && threads <= 1,
+        threads: u32::try_from(threads).unwrap_or(0),
+    })
 }
 
 fn memory_of(pid: i32) -> u64 {
@@ -157,7 +169,7 @@ mod tests {
     #[test]
     fn descendants_are_found_over_generations_and_nobody_else_is() {
         let members = [(1, 0), (10, 1), (11, 10), (12, 11), (20, 1), (21, 20)];
-        let member = |parent| Member { parent, session: 1, ended: false };
+        let member = |parent| Member { parent, session: 1, ended: false, threads: 1 };
         let census = Census(BTreeMap::from(members.map(|(pid, parent)| (pid, member(parent)))));
         assert_eq!(census.below(10), vec![11, 12]);
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit, setsid};
 
-use crate::wire::{Spec, StartProblem, Status};
+use crate::wire::{Limit, Spec, StartProblem, Status};
 
 /// Starts what the gate supervises.
 pub trait Spawner {
@@ -19,6 +19,9 @@ pub trait Spawner {
 
     /// How the program ended, where the process that was started is not the program itself.
     fn last_word(&mut self) -> Option<Status>;
+
+    /// What the program asked for in vain, if that is known.
+    fn exhausted(&self) -> Option<Limit>;
 }
 
 /// Why nothing runs.
@@ -50,6 +53,10 @@ impl Spawner for Plain {
     fn last_word(&mut self) -> Option<Status> {
         None
     }
+
+    fn exhausted(&self) -> Option<Limit> {
+        None
+    }
 }
 
 /// Starts a program in a session of its own.
@@ -58,19 +65,22 @@ pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Pid> {
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
     command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
-    let memory_limit = spec.memory_limit;
+    let (memory, processes) = (spec.memory_limit, spec.process_limit);
     // SAFETY: between fork and exec only system calls are made; nothing allocates, locks or unwinds.
-    unsafe { command.pre_exec(move || prepare(memory_limit)) };
+    unsafe { command.pre_exec(move || prepare(memory, processes)) };
     let child = command.spawn()?;
     i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn prepare(memory_limit: Option<u64>) -> io::Result<()> {
+fn prepare(memory: Option<u64>, processes: Option<u32>) -> io::Result<()> {
     setsid()?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
     limit(Resource::Core, 0)?;
-    if let Some(bytes) = memory_limit {
+    if let Some(bytes) = memory {
         limit(Resource::Data, bytes)?;
+    }
+    if let Some(count) = processes {
+        limit(Resource::Nproc, u64::from(count))?;
     }
     close_other_descriptors()
 }

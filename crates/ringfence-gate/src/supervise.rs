@@ -30,8 +30,8 @@ const AGAIN: Duration = Duration::from_millis(20);
 const KILLING: Duration = Duration::from_secs(5);
 /// How long to wait for the rest of a message.
 const WIRE_PATIENCE: Duration = Duration::from_secs(1);
-/// How often memory is looked at, if it is bounded.
-const MEMORY_LOOK: Duration = Duration::from_millis(100);
+/// How often memory and processes are looked at, if they are bounded.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Why the gate gave up. The host is told by the end of the socket, and ends what is left.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +69,7 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGHUP,
     ])?;
-    let (lifetime_ms, memory) = (spec.lifetime_ms, spec.memory_limit);
+    let (lifetime_ms, memory, processes) = (spec.lifetime_ms, spec.memory_limit, spec.process_limit);
     match spawner.spawn(spec, stdin) {
         Err(StartFailure { problem, message }) => {
             write_frame(&host, &Report::CannotStart { problem, message })?;
@@ -80,7 +80,18 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
             let _ =
                 write_frame(&host, &Report::Started { pid: program.as_raw_nonzero().get().unsigned_abs() });
             let deadline = lifetime_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-            let watch = Watch { spawner, host, deaths, ends, program, deadline, memory, status: None };
+            let watch = Watch {
+                spawner,
+                host,
+                deaths,
+                ends,
+                program,
+                deadline,
+                memory,
+                processes,
+                full: false,
+                status: None,
+            };
             watch.until_nothing_is_left()
         }
     }
@@ -121,6 +132,9 @@ struct Watch<'a> {
     deadline: Option<Instant>,
     /// Bytes that all processes together may hold.
     memory: Option<u64>,
+    /// Threads that there may be, and whether there were so many. The kernel refuses more and does not tell.
+    processes: Option<u32>,
+    full: bool,
     status: Option<Status>,
 }
 
@@ -172,18 +186,22 @@ impl Watch<'_> {
     /// How long to wait if nothing happens; without limits, for ever.
     fn next_look(&self) -> Option<Duration> {
         let time = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let memory = self.memory.map(|_| MEMORY_LOOK);
-        time.into_iter().chain(memory).min()
+        let bounded = self.memory.is_some() || self.processes.is_some();
+        time.into_iter().chain(bounded.then_some(LOOK)).min()
     }
 
     /// The limit that was passed, if one was.
-    fn used_up(&self) -> Result<Option<Limit>, GateError> {
+    fn used_up(&mut self) -> Result<Option<Limit>, GateError> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Ok(Some(Limit::Time));
         }
-        let Some(most) = self.memory else { return Ok(None) };
+        if self.memory.is_none() && self.processes.is_none() {
+            return Ok(None);
+        }
         let census = take_census()?;
-        Ok((census.memory(&census.below(me())) > most).then_some(Limit::Memory))
+        let family = census.below(me());
+        self.full |= self.processes.is_some_and(|most| census.threads(&family) >= most);
+        Ok(self.memory.is_some_and(|most| census.memory(&family) > most).then_some(Limit::Memory))
     }
 
     fn end_leftovers(mut self) -> Result<(), GateError> {
@@ -227,6 +245,9 @@ impl Watch<'_> {
     fn report(self, ending: &Ending, survivors: u32) -> Result<(), GateError> {
         let status = self.spawner.last_word().or(self.status).unwrap_or(Status::Signal(9));
         let Ending { leftovers, limit } = *ending;
+        // A run that got over what it was refused has nothing to complain of.
+        let in_vain = || self.spawner.exhausted().or_else(|| self.full.then_some(Limit::Processes));
+        let limit = limit.or_else(|| in_vain().filter(|_| status != Status::Code(0)));
         let _ = write_frame(&self.host, &Report::Ended { status, leftovers, survivors, limit });
         Ok(())
     }

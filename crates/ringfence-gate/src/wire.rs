@@ -40,6 +40,8 @@ pub struct Spec {
     pub cwd: PathBuf,
     /// Bytes of memory that all processes together may hold, and each may ask for.
     pub memory_limit: Option<u64>,
+    /// Processes and threads that the user of the run may have, where that user is the run's own.
+    pub process_limit: Option<u32>,
     /// After this time the gate ends everything by itself, also when the host is stopped or stuck.
     pub lifetime_ms: Option<u64>,
     /// What to build around it, in the words of whoever builds it.
@@ -90,6 +92,7 @@ pub enum Report {
 pub enum Limit {
     Time,
     Memory,
+    Processes,
 }
 
 /// Why a program cannot be started.

@@ -36,7 +36,15 @@ impl Gate {
             .unwrap();
         let argv = argv.iter().map(ToString::to_string).collect();
         let env = std::env::vars().collect();
-        let spec = Spec { argv, env, cwd: cwd.to_owned(), memory_limit, lifetime_ms, sandbox: None };
+        let spec = Spec {
+            argv,
+            env,
+            cwd: cwd.to_owned(),
+            memory_limit,
+            process_limit: None,
+            lifetime_ms,
+            sandbox: None,
+        };
         send(&ours, &Order::Start(spec), None).unwrap();
         Self { process, socket: ours }
     }
@@ -236,6 +244,7 @@ fn the_program_has_its_own_session_and_only_its_own_descriptors() {
         argv: argv.map(String::from).to_vec(),
         cwd: dir.path().to_owned(),
         memory_limit: None,
+        process_limit: None,
         lifetime_ms: None,
         env: std::env::vars().collect(),
         sandbox: None,

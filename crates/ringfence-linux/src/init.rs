@@ -54,8 +54,8 @@ fn begin(base: &Base, line: &UnixStream, ids: (u32, u32)) -> Result<Linux, Word>
         loopback().map_err(wrong("bring up the loopback"))?;
     }
     rustix::system::sethostname(b"ringfence").map_err(wrong("set its name"))?;
-    let mut kernel = Linux;
-    let built = kernel.begin().and_then(|()| build(&mut kernel, &base.steps));
+    let mut kernel = Linux::default();
+    let built = kernel.begin(&base.size).and_then(|()| build(&mut kernel, &base.steps));
     built.map_err(|error| Word::Failed(error.to_string()))?;
     Ok(kernel)
 }
@@ -64,6 +64,11 @@ fn begin(base: &Base, line: &UnixStream, ids: (u32, u32)) -> Result<Linux, Word>
 fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<Pid>, Word> {
     let received = receive(line).map_err(|error| Word::Failed(error.to_string()))?;
     let Some((Rest { sandbox, spec }, stdin)) = received else { return Ok(None) };
+    // Only now is it in its own groups, which are to be all that it sees of them.
+    // SAFETY: parts this process, which has one thread, from the groups of the host.
+    if unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } != 0 {
+        return Err(wrong("part from the host's control groups")(io::Error::last_os_error()));
+    }
     let built = build(kernel, &sandbox.steps).and_then(|()| kernel.finish());
     built.map_err(|error| Word::Failed(error.to_string()))?;
     rustix::process::chdir(&sandbox.cwd).map_err(wrong("enter the workspace"))?;

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
@@ -31,16 +31,16 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KernelEr
 
 /// What building a root asks of the kernel.
 pub trait Kernel {
-    /// Makes an empty root in memory the root, with the old one below it.
-    fn begin(&mut self) -> Result<(), KernelError>;
+    /// Makes an empty root in memory, of this size, the root, with the old one below it.
+    fn begin(&mut self, size: &str) -> Result<(), KernelError>;
     /// Makes a directory and those above it.
     fn directory(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Makes an empty file to mount something on.
     fn file(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Makes a link.
     fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError>;
-    /// Mounts memory.
-    fn memory(&mut self, target: &Path, mode: u32, size: &str) -> Result<(), KernelError>;
+    /// Makes an empty directory that stays open when the root is closed.
+    fn private(&mut self, target: &Path, mode: u32) -> Result<(), KernelError>;
     /// Mounts a part of the old root.
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError>;
     /// Mounts a device of the old root, on which devices work.
@@ -65,10 +65,7 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
         match step {
             Step::Directory { target } => kernel.directory(target)?,
             Step::Link { target, to } => kernel.link(target, to)?,
-            Step::Memory { target, mode, size } => {
-                kernel.directory(target)?;
-                kernel.memory(target, *mode, size)?;
-            }
+            Step::Private { target, mode } => kernel.private(target, *mode)?,
             Step::Bind { source, target, access } => match kernel.is_directory(source) {
                 Some(true) => {
                     kernel.directory(target)?;
@@ -95,15 +92,11 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
 const EMPTY_FILE: &str = "\0file";
 const EMPTY_DIRECTORY: &str = "\0directory";
 
-/// Enough for what programs keep in such places.
-const SMALL: &str = "64m";
-
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 fn devices(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     let dev = Path::new("/dev");
     kernel.directory(dev)?;
-    kernel.memory(dev, 0o755, SMALL)?;
     for name in DEVICES {
         kernel.file(&dev.join(name))?;
         kernel.device(name)?;
@@ -116,8 +109,7 @@ fn devices(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     ] {
         kernel.link(&dev.join(name), Path::new(to))?;
     }
-    kernel.directory(&dev.join("shm"))?;
-    kernel.memory(&dev.join("shm"), 0o1777, SMALL)?;
+    kernel.private(&dev.join("shm"), 0o1777)?;
     kernel.directory(&dev.join("pts"))?;
     kernel.terminals()?;
     kernel.link(&dev.join("ptmx"), Path::new("pts/ptmx"))
@@ -166,10 +158,13 @@ fn processes(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
 
 /// The kernel.
 #[derive(Debug, Default)]
-pub struct Linux;
+pub struct Linux {
+    private_places: u32,
+}
 
 const OLD_ROOT: &str = "/.old";
 const EMPTIES: &str = "/.empty";
+const PRIVATE: &str = "/.private";
 
 fn old(path: &Path) -> PathBuf {
     match path.to_str() {
@@ -180,13 +175,13 @@ fn old(path: &Path) -> PathBuf {
 }
 
 impl Kernel for Linux {
-    fn begin(&mut self) -> Result<(), KernelError> {
+    fn begin(&mut self, size: &str) -> Result<(), KernelError> {
         let root = Path::new("/");
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change(root, private).map_err(|error| failed("part from the host at", root)(error.into()))?;
         // Any directory will do: the mount on it becomes the root and the directory is seen again below the old one.
         let base = Path::new("/tmp");
-        mount_memory(base, 0o755, SMALL).map_err(failed("mount memory on", base))?;
+        mount_memory(base, size).map_err(failed("mount memory on", base))?;
         let old_root = base.join(&OLD_ROOT[1..]);
         fs::create_dir(&old_root).map_err(failed("make", &old_root))?;
         rustix::process::pivot_root(base, &old_root)
@@ -219,8 +214,14 @@ impl Kernel for Linux {
         std::os::unix::fs::symlink(to, target).map_err(failed("link", target))
     }
 
-    fn memory(&mut self, target: &Path, mode: u32, size: &str) -> Result<(), KernelError> {
-        mount_memory(target, mode, size).map_err(failed("mount memory on", target))
+    fn private(&mut self, target: &Path, mode: u32) -> Result<(), KernelError> {
+        // Beside its place, which may be on a part of the host.
+        let own = Path::new(PRIVATE).join(self.private_places.to_string());
+        self.private_places += 1;
+        self.directory(&own)?;
+        fs::set_permissions(&own, fs::Permissions::from_mode(mode)).map_err(failed("open", &own))?;
+        self.directory(target)?;
+        bind_tree(&own, target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).map_err(failed("mount", target))
     }
 
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
@@ -280,8 +281,8 @@ fn touch(path: &Path, mode: u32) -> io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map(drop)
 }
 
-fn mount_memory(target: &Path, mode: u32, size: &str) -> io::Result<()> {
-    let options = CString::new(format!("mode={mode:o},size={size}"))?;
+fn mount_memory(target: &Path, size: &str) -> io::Result<()> {
+    let options = CString::new(format!("mode=755,size={size}"))?;
     Ok(mount("tmpfs", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())?)
 }
 
@@ -339,8 +340,8 @@ impl Recorder {
 }
 
 impl Kernel for Recorder {
-    fn begin(&mut self) -> Result<(), KernelError> {
-        self.note("begin".into())
+    fn begin(&mut self, size: &str) -> Result<(), KernelError> {
+        self.note(format!("begin {size}"))
     }
     fn directory(&mut self, target: &Path) -> Result<(), KernelError> {
         self.note(format!("directory {}", target.display()))
@@ -351,8 +352,8 @@ impl Kernel for Recorder {
     fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError> {
         self.note(format!("link {} -> {}", target.display(), to.display()))
     }
-    fn memory(&mut self, target: &Path, mode: u32, size: &str) -> Result<(), KernelError> {
-        self.note(format!("memory {} {mode:o} {size}", target.display()))
+    fn private(&mut self, target: &Path, mode: u32) -> Result<(), KernelError> {
+        self.note(format!("private {} {mode:o}", target.display()))
     }
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
         let source = source.display().to_string().replace('\0', "empty ");
@@ -389,7 +390,7 @@ mod tests {
     #[test]
     fn a_root_is_built_in_the_order_of_the_list() {
         let steps = [
-            Step::Memory { target: "/tmp".into(), mode: 0o1777, size: "1m".into() },
+            Step::Private { target: "/tmp".into(), mode: 0o1777 },
             Step::Bind { source: "/usr".into(), target: "/usr".into(), access: Access::Read },
             Step::Bind { source: "/w".into(), target: "/workspace".into(), access: Access::Write },
             Step::Bind { source: "/w/f".into(), target: "/workspace/f".into(), access: Access::Read },
@@ -401,8 +402,7 @@ mod tests {
         assert_eq!(
             recorder.calls,
             [
-                "directory /tmp",
-                "memory /tmp 1777 1m",
+                "private /tmp 1777",
                 "directory /usr",
                 "bind /usr on /usr Read",
                 "directory /workspace",

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Base {
     /// Whether the network is its own, with nothing in it but itself.
     pub own_network: bool,
+    /// How much the private places take together, in the kernel's words: bytes, or a share of the memory.
+    pub size: String,
     /// How the root is begun, in this order.
     pub steps: Vec<Step>,
 }
@@ -22,6 +24,10 @@ pub struct Sandbox {
     pub grants: Vec<Grant>,
     /// Where the program starts, as it sees it.
     pub cwd: PathBuf,
+    /// The control groups that bound it.
+    pub groups: Vec<PathBuf>,
+    /// Whether the gate itself was started in a group that bounds it.
+    pub scope: bool,
     /// The workspace on the host. Its lock says whether another run stands on the same stand-ins.
     pub workspace: PathBuf,
     /// The device and the number of the directory that was looked at, which has to be the one that is mounted.
@@ -46,14 +52,12 @@ pub enum Step {
         /// To what.
         to: PathBuf,
     },
-    /// An empty directory in memory.
-    Memory {
+    /// An empty directory that can be written and goes with the sandbox.
+    Private {
         /// Where.
         target: PathBuf,
         /// Its permissions.
         mode: u32,
-        /// How much it takes, in the kernel's words: bytes, or a share of the memory.
-        size: String,
     },
     /// A file or directory of the host.
     Bind {

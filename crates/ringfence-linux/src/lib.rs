@@ -5,6 +5,7 @@
 //! itself in, starts the program and reaps until that ends. What must not be here: policy. Which paths and why is
 //! decided by whoever makes the lists.
 
+mod cgroup;
 mod confine;
 mod init;
 mod kernel;
@@ -12,6 +13,7 @@ mod layout;
 mod seccomp;
 mod spawn;
 
+pub use cgroup::{Bounds, CgroupError, Controller, Groups, Hierarchy, Version};
 pub use confine::landlock_abi;
 pub use kernel::{Kernel, KernelError, Linux, Recorder, build};
 pub use layout::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step};

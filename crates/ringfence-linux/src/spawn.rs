@@ -7,23 +7,20 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_gate::{Spec, Status, WireError, read_frame, send};
+use ringfence_gate::{Limit, Spec, Status, WireError, read_frame, send};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, getegid, geteuid};
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::{CgroupError, Groups, own_exhausted};
 use crate::init::run;
 use crate::layout::{Base, Placeholder, Sandbox, StandIn};
 
 /// How long building a root may take.
 const BUILD_PATIENCE: Duration = Duration::from_secs(10);
 
-const NAMESPACES: i32 = libc::CLONE_NEWUSER
-    | libc::CLONE_NEWNS
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP;
+const NAMESPACES: i32 =
+    libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 /// What the gate says to the first process of a sandbox, once its base stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +60,9 @@ pub enum SpawnError {
     /// A stand-in for a protected path could not be made.
     #[error("a protected path cannot be held: {0}")]
     Placeholder(#[source] io::Error),
+    /// It cannot be bounded.
+    #[error(transparent)]
+    Bounds(#[from] CgroupError),
     /// The first process was lost.
     #[error("the first process of the sandbox was lost: {0}")]
     Lost(#[from] WireError),
@@ -76,9 +76,16 @@ pub struct Child {
     line: UnixStream,
     placeholders: Vec<Placeholder>,
     workspace: PathBuf,
+    groups: Groups,
+    scope: bool,
 }
 
 impl Child {
+    /// What it asked for in vain.
+    pub fn exhausted(&self) -> Option<Limit> {
+        if self.scope { own_exhausted() } else { self.groups.exhausted() }
+    }
+
     /// How the program ended, if its first process could still say so.
     pub fn last_word(&mut self) -> Option<Status> {
         let _ = self.line.set_nonblocking(true);
@@ -134,7 +141,11 @@ impl Prepared {
             line,
             placeholders: sandbox.placeholders.clone(),
             workspace: sandbox.workspace.clone(),
+            groups: Groups::of(sandbox.groups.clone()),
+            scope: sandbox.scope,
         };
+        // Before it has started anything, so that nothing is outside.
+        child.groups.join(child.pid.as_raw_nonzero().get())?;
         let rest = Rest { sandbox, spec };
         // One that could not build its base is gone, and has said why.
         let sent = send(&child.line, &rest, stdin.as_ref().map(AsFd::as_fd));

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use ringfence_gate::{Plain, Spawner, Spec, StartFailure, StartProblem, Started, Status, run};
+use ringfence_gate::{Limit, Plain, Spawner, Spec, StartFailure, StartProblem, Started, Status, run};
 use ringfence_linux::{Child, Prepared, SpawnError, prepare};
 use rustix::process::Pid;
 
@@ -54,6 +54,10 @@ impl Spawner for AnySpawner {
 
     fn last_word(&mut self) -> Option<Status> {
         self.child.as_mut()?.last_word()
+    }
+
+    fn exhausted(&self) -> Option<Limit> {
+        self.child.as_ref()?.exhausted()
     }
 }
 

@@ -1,6 +1,9 @@
 //! What the kernel of this machine can keep.
 
 use ringfence_core::capability::{Capabilities, Promise};
+use ringfence_linux::Controller;
+
+use super::limits::Offer;
 
 /// Whether the kernel gives namespaces to this user at all.
 pub(super) fn user_namespaces() -> bool {
@@ -9,7 +12,7 @@ pub(super) fn user_namespaces() -> bool {
 }
 
 /// Without user namespaces nothing can be promised, so everything is refused.
-pub(super) fn capabilities() -> Capabilities {
+pub(super) fn capabilities(offer: &Offer) -> Capabilities {
     if !user_namespaces() {
         return Capabilities::default();
     }
@@ -30,8 +33,17 @@ pub(super) fn capabilities() -> Capabilities {
         (Promise::CredentialsBroker, "none inside".into()),
         (Promise::Timeout, "pid namespace".into()),
         (Promise::OutputCap, "counted on the pipes".into()),
-        (Promise::Memory, "rlimit data for each process, watchdog over all of them".into()),
+        (Promise::Disk, "one memory of that size for all private places".into()),
     ]
     .into_iter()
+    .chain(
+        [
+            (Promise::Memory, Controller::Memory),
+            (Promise::Pids, Controller::Pids),
+            (Promise::Cpus, Controller::Cpu),
+        ]
+        .into_iter()
+        .filter_map(|(promise, controller)| Some((promise, offer.means(controller)?.describe()))),
+    )
     .collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use ringfence_core::backend::{Backend, Happening, LaunchError, Sandbox, Stopper};
@@ -11,8 +11,9 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
-use ringfence_linux::{Base, Placeholder};
+use ringfence_linux::{Base, Groups, Placeholder};
 
+use super::limits::Offer;
 use super::survey::System;
 use super::{caps, plan, survey};
 use crate::Surroundings;
@@ -22,6 +23,7 @@ use crate::shared::{probing, run};
 struct Cleaned {
     run: Box<dyn Sandbox>,
     _stand_ins: StandIns,
+    _groups: Groups,
 }
 
 impl Sandbox for Cleaned {
@@ -53,6 +55,7 @@ pub(super) struct Native {
     around: Surroundings,
     /// The sandbox that was begun for a run.
     begun: Mutex<Option<Begun>>,
+    offer: OnceLock<Offer>,
 }
 
 /// A sandbox of which as much stands as could be known.
@@ -65,15 +68,20 @@ struct Begun {
 
 impl Native {
     pub(super) fn new(around: Surroundings) -> Self {
-        Self { around, begun: Mutex::default() }
+        Self { around, begun: Mutex::default(), offer: OnceLock::new() }
     }
 
     fn begin(&self, plan: &Plan) -> Result<Begun, LaunchError> {
-        let idle = run::Idle::new(&self.around.gate)?;
+        let gate = self.offer().gate(&plan.request, &self.around.gate);
+        let idle = run::Idle::new(&gate)?;
         let system = survey::system();
         let base = plan::base(&plan.request, &system);
         idle.prepare(plan::told(&base)?)?;
         Ok(Begun { run: plan.request.run.clone(), idle, system, base })
+    }
+
+    fn offer(&self) -> &Offer {
+        self.offer.get_or_init(|| Offer::look(&self.around))
     }
 
     fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
@@ -87,7 +95,7 @@ impl Backend for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        caps::capabilities()
+        caps::capabilities(self.offer())
     }
 
     fn versions(&self) -> Vec<(String, String)> {
@@ -109,10 +117,11 @@ impl Backend for Native {
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
         let survey = survey::look(plan, &system, &self.around.home, alone)?;
-        let spec = plan::spec(plan, &base, &survey)?;
+        let bounded = self.offer().bound(&plan.request)?;
+        let spec = plan::spec(plan, &base, &survey, &bounded)?;
         let placed = plan::placeholders(&plan.request, &survey);
         let stand_ins = StandIns { placed, workspace: workspace.to_owned(), lock: Some(lock) };
         let run = idle.launch(spec, plan.request.stdin, name)?;
-        Ok(Box::new(Cleaned { run, _stand_ins: stand_ins }))
+        Ok(Box::new(Cleaned { run, _stand_ins: stand_ins, _groups: bounded.groups }))
     }
 }

@@ -1,11 +1,12 @@
 //! Mode `native`: a sandbox of the kernel's own means, for any user, with nothing to install.
 //!
 //! Isolates: files (a root of its own: the system read-only, an empty home, the workspace), processes, network, IPC,
-//! host name, with Landlock and seccomp on top. Shares: the kernel. Not here yet: hosts on an allow list, bounded
-//! processes, cpus and disk; what asks for them is refused.
+//! host name, with Landlock and seccomp on top. Shares: the kernel. Not here yet: hosts on an allow list; what
+//! asks for them is refused.
 
 mod caps;
 mod driver;
+mod limits;
 mod plan;
 mod probe;
 mod survey;

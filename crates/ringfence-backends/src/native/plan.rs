@@ -6,10 +6,11 @@ use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::paths::HostPath;
 use ringfence_core::plan::{Plan, Request};
-use ringfence_core::policy::{NetworkMode, Reach, WorkspaceAccess};
+use ringfence_core::policy::{Limits, NetworkMode, Reach, WorkspaceAccess};
 use ringfence_gate::Spec;
 use ringfence_linux::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step};
 
+use super::limits::Bounded;
 use super::survey::{Part, Survey, System};
 use crate::shared::run;
 
@@ -28,16 +29,18 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
             builder.steps.extend(places(&seen, path, &|_| true).map(|target| mask(target, *directory)));
         }
     }
-    // Memory that the watchdog does not see, so it is bounded by itself.
-    let size = files_in_memory(request);
-    builder.memory("/tmp", 0o1777, &size);
-    builder.memory("/var/tmp", 0o1777, SMALL);
-    builder.memory("/run", 0o755, SMALL);
+    for (place, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755)] {
+        builder.steps.push(Step::Private { target: place.into(), mode });
+    }
     if let Some(home) = home(request) {
-        builder.memory(home, 0o700, &size);
+        builder.steps.push(Step::Private { target: home.into(), mode: 0o700 });
     }
     builder.steps.extend([Step::Devices, Step::Processes]);
-    Base { own_network: request.policy.network.mode != NetworkMode::Open, steps: builder.steps }
+    Base {
+        own_network: request.policy.network.mode != NetworkMode::Open,
+        size: private_size(&request.policy.limits),
+        steps: builder.steps,
+    }
 }
 
 /// The empty home, unless it is no place of its own.
@@ -47,12 +50,26 @@ fn home(request: &Request) -> Option<&str> {
 }
 
 /// What the gate is told.
-pub(super) fn spec(plan: &Plan, base: &Base, survey: &Survey) -> Result<Spec, LaunchError> {
+pub(super) fn spec(
+    plan: &Plan,
+    base: &Base,
+    survey: &Survey,
+    bounded: &Bounded,
+) -> Result<Spec, LaunchError> {
     let request = &plan.request;
-    let sandbox = told(&sandbox(request, base, survey))?;
+    let sandbox = Sandbox {
+        groups: bounded.groups.directories().to_vec(),
+        scope: bounded.scope,
+        ..sandbox(request, base, survey)
+    };
+    let sandbox = told(&sandbox)?;
     let program = HostPath::new(&survey.program).ok().and_then(|path| request.workspace.to_guest(&path));
     let program = program.map_or_else(|| survey.program.clone(), PathBuf::from);
-    Ok(run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox)))
+    Ok(Spec {
+        memory_limit: bounded.watched_memory,
+        process_limit: bounded.user_processes,
+        ..run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox))
+    })
 }
 
 /// In the words of the wire.
@@ -70,10 +87,6 @@ struct Builder {
 }
 
 impl Builder {
-    fn memory(&mut self, target: &str, mode: u32, size: &str) {
-        self.steps.push(Step::Memory { target: target.into(), mode, size: size.to_owned() });
-    }
-
     fn bind(&mut self, source: &Path, target: &Path, access: Access) {
         self.steps.push(Step::Bind { source: source.to_owned(), target: target.to_owned(), access });
         self.grant(target, access);
@@ -102,6 +115,8 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
     builder.bind(request.workspace.host().as_path(), request.workspace.guest().as_path(), access);
     shut(request, base, survey, &mut builder);
     Sandbox {
+        groups: Vec::new(),
+        scope: false,
         workspace: request.workspace.host().as_path().to_owned(),
         identity: survey.identity,
         steps: builder.steps,
@@ -116,7 +131,7 @@ fn granted(base: &Base) -> Vec<Grant> {
     let grant = |path: &Path, access| Grant { path: path.to_owned(), access };
     let of_steps = base.steps.iter().filter_map(|step| match step {
         Step::Bind { target, access, .. } => Some(grant(target, *access)),
-        Step::Memory { target, .. } => Some(grant(target, Access::Write)),
+        Step::Private { target, .. } => Some(grant(target, Access::Write)),
         _ => None,
     });
     let always = [("/dev", Access::Write), ("/proc", Access::Write), ("/", Access::List)];
@@ -175,12 +190,12 @@ fn shut(request: &Request, base: &Base, survey: &Survey, builder: &mut Builder) 
     }
 }
 
-const SMALL: &str = "64m";
-
-/// How much each of the home and `/tmp` takes: a quarter of the run's memory, or of the machine's.
-fn files_in_memory(request: &Request) -> String {
-    match request.policy.limits.memory {
-        Some(memory) => (memory.bytes() / 4).to_string(),
-        None => "25%".to_owned(),
+/// How much the home, `/tmp` and the like take together: what the policy says, else half of the run's memory, or of the
+/// machine's. It is memory that the watchdog does not see, so it is bounded by itself.
+fn private_size(limits: &Limits) -> String {
+    match (limits.disk, limits.memory) {
+        (Some(disk), _) => disk.bytes().to_string(),
+        (None, Some(memory)) => (memory.bytes() / 2).to_string(),
+        (None, None) => "50%".to_owned(),
     }
 }

@@ -32,6 +32,13 @@ pub(crate) fn no_driver() -> Finding {
     )
 }
 
+/// Whether the kernel is this one or newer.
+pub(crate) fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let (_, release) = kernel();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
+}
+
 /// The kernel, for the record.
 pub(crate) fn kernel() -> (String, String) {
     ("kernel".into(), rustix::system::uname().release().to_string_lossy().into_owned())

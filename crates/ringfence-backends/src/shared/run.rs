@@ -40,6 +40,7 @@ pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Optio
         env: request.env.clone(),
         cwd: cwd.to_owned(),
         memory_limit: limits.memory.map(|size| size.bytes()),
+        process_limit: None,
         lifetime_ms: Some((limits.timeout_seconds.count() + LAST_RESORT) * 1000),
         sandbox,
     }
@@ -169,6 +170,7 @@ impl Run {
                 let limit = limit.map(|limit| match limit {
                     ringfence_gate::Limit::Time => Limit::Time,
                     ringfence_gate::Limit::Memory => Limit::Memory,
+                    ringfence_gate::Limit::Processes => Limit::Processes,
                 });
                 let exit = Exit { status, leftovers, survivors, limit };
                 self.end = Some((exit, Instant::now() + LAST_WORDS));

@@ -1,0 +1,180 @@
+//! By what memory, processes and processors are bounded here: control groups where this user may make some, a scope of
+//! the person's systemd where that is there, else the user's own limits and the watchdog.
+
+use std::path::PathBuf;
+
+use ringfence_core::backend::LaunchError;
+use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::plan::Request;
+use ringfence_linux::{Bounds, Controller, Groups, Hierarchy, Version};
+
+use crate::shared::probing;
+use crate::{GateProgram, Surroundings};
+
+/// Processes of ours in a scope besides those of the run: the gate and the first of the sandbox.
+const OURS_IN_SCOPE: u32 = 2;
+
+/// By what something is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Means {
+    Group(Version),
+    Scope,
+    /// A limit of the user in the sandbox's own user namespace.
+    UserLimit,
+    /// A limit of each process, and a look at all of them from time to time.
+    Watchdog,
+}
+
+impl Means {
+    /// For the record.
+    pub(super) fn describe(self) -> String {
+        match self {
+            Means::Group(Version::V1) => "cgroup v1".into(),
+            Means::Group(Version::V2) => "cgroup v2".into(),
+            Means::Scope => "systemd user scope".into(),
+            Means::UserLimit => "rlimit nproc in the user namespace".into(),
+            Means::Watchdog => "rlimit data for each process, watchdog over all of them".into(),
+        }
+    }
+}
+
+/// What this machine offers.
+#[derive(Debug, Clone)]
+pub(super) struct Offer {
+    hierarchy: Hierarchy,
+    systemd_run: Option<PathBuf>,
+    user_limit: bool,
+}
+
+/// How a run is bounded.
+#[derive(Debug, Default)]
+pub(super) struct Bounded {
+    pub(super) groups: Groups,
+    pub(super) scope: bool,
+    pub(super) watched_memory: Option<u64>,
+    pub(super) user_processes: Option<u32>,
+}
+
+impl Offer {
+    /// Looks around.
+    pub(super) fn look(around: &Surroundings) -> Self {
+        let manager = around.runtime.as_ref().map(|runtime| runtime.join("systemd/private"));
+        let systemd_run = manager.filter(|socket| socket.exists()).and_then(|_| around.find("systemd-run"));
+        // Root's processes are counted nowhere, and older kernels count those of the user on the whole machine.
+        let user_limit = !rustix::process::geteuid().is_root() && probing::kernel_is_at_least(5, 14);
+        Self { hierarchy: Hierarchy::look(), systemd_run, user_limit }
+    }
+
+    /// By what something would be bounded, if by anything.
+    pub(super) fn means(&self, controller: Controller) -> Option<Means> {
+        let group = self.hierarchy.version(controller).map(Means::Group);
+        let scope = self.systemd_run.as_ref().map(|_| Means::Scope);
+        let alone = match controller {
+            Controller::Memory => Some(Means::Watchdog),
+            Controller::Pids => self.user_limit.then_some(Means::UserLimit),
+            Controller::Cpu => None,
+        };
+        match controller {
+            // Starting a scope takes longer than the whole rest, so it is for what cannot be had otherwise.
+            Controller::Cpu => group.or(scope),
+            _ => group.or(alone).or(scope),
+        }
+    }
+
+    /// What of a request is bounded by these means.
+    fn bounds(&self, request: &Request, by: impl Fn(Means) -> bool) -> Bounds {
+        let limits = &request.policy.limits;
+        let asked = |controller| self.means(controller).is_some_and(&by);
+        Bounds {
+            memory: limits.memory.map(|size| size.bytes()).filter(|_| asked(Controller::Memory)),
+            pids: limits.pids.filter(|_| asked(Controller::Pids)),
+            cpu_millis: limits.cpus.map(|cpus| cpus.millis()).filter(|_| asked(Controller::Cpu)),
+        }
+    }
+
+    /// The gate for a request: where something is bounded by a scope, one that is started in a scope.
+    pub(super) fn gate(&self, request: &Request, gate: &GateProgram) -> GateProgram {
+        let bounds = self.bounds(request, |means| means == Means::Scope);
+        match &self.systemd_run {
+            Some(systemd_run) if bounds != Bounds::default() => GateProgram {
+                program: systemd_run.clone(),
+                args: scope_args(request.run.as_str(), &bounds, gate),
+                ready: std::sync::Arc::default(),
+            },
+            _ => gate.clone(),
+        }
+    }
+
+    /// Bounds a run, as far as that is done outside of it.
+    pub(super) fn bound(&self, request: &Request) -> Result<Bounded, LaunchError> {
+        let bounds = self.bounds(request, |means| matches!(means, Means::Group(_)));
+        let groups = self.hierarchy.create(request.run.as_str(), &bounds).map_err(|error| {
+            LaunchError::Runtime(Failure::new(
+                FailureClass::Refused,
+                format!("the run cannot be bounded: {error}"),
+            ))
+        })?;
+        Ok(Bounded {
+            groups,
+            scope: self.bounds(request, |means| means == Means::Scope) != Bounds::default(),
+            watched_memory: self.bounds(request, |means| means == Means::Watchdog).memory,
+            // The first process of the sandbox is of the same user.
+            user_processes: self.bounds(request, |means| means == Means::UserLimit).pids.map(|pids| pids + 1),
+        })
+    }
+}
+
+/// What systemd-run is told.
+fn scope_args(run: &str, bounds: &Bounds, gate: &GateProgram) -> Vec<String> {
+    let mut args: Vec<String> =
+        ["--user", "--scope", "--quiet", "--collect"].into_iter().map(String::from).collect();
+    args.push(format!("--unit=ringfence-{run}"));
+    let properties = [
+        bounds.memory.map(|bytes| format!("MemoryMax={bytes}")),
+        bounds.memory.map(|_| "MemorySwapMax=0".to_owned()),
+        bounds.pids.map(|pids| format!("TasksMax={}", pids.saturating_add(OURS_IN_SCOPE))),
+        bounds.cpu_millis.map(|millis| format!("CPUQuota={}%", millis.div_ceil(10))),
+    ];
+    args.extend(properties.into_iter().flatten().map(|property| format!("--property={property}")));
+    args.push("--".into());
+    args.push(gate.program.display().to_string());
+    args.extend(gate.args.iter().cloned());
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ringfence_linux::Bounds;
+
+    use super::scope_args;
+    use crate::GateProgram;
+
+    #[test]
+    fn a_scope_is_told_every_bound() {
+        let gate = GateProgram {
+            program: "/opt/ringfence".into(),
+            args: vec!["__gate".into()],
+            ready: Arc::default(),
+        };
+        let bounds = Bounds { memory: Some(1 << 20), pids: Some(10), cpu_millis: Some(1505) };
+        assert_eq!(
+            scope_args("r1", &bounds, &gate),
+            [
+                "--user",
+                "--scope",
+                "--quiet",
+                "--collect",
+                "--unit=ringfence-r1",
+                "--property=MemoryMax=1048576",
+                "--property=MemorySwapMax=0",
+                "--property=TasksMax=12",
+                "--property=CPUQuota=151%",
+                "--",
+                "/opt/ringfence",
+                "__gate"
+            ]
+        );
+    }
+}
