@@ -47,18 +47,16 @@ impl AgentCli for Claude {
 
     fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {
         let prompt = checked_prompt(invocation)?;
-        let mut line = CommandLine::new([
-            "claude",
-            "-p",
-            "--dangerously-skip-permissions",
-            "--output-format",
-            "stream-json",
-            "--verbose",
-        ])
+        let headless: &[&str] = match invocation.interactive {
+            true => &[],
+            false => &["-p", "--output-format", "stream-json", "--verbose"],
+        };
+        let mut line = CommandLine::new(
+            ["claude", "--dangerously-skip-permissions"].into_iter().chain(headless.iter().copied()),
+        )
         .option("--model", invocation.model)
         .option("--resume", invocation.session.map(SessionId::as_str))
-        .arg("--")
-        .arg(prompt)
+        .operands(prompt)
         // Telemetry carries the key to the provider's own host, whatever the base URL is.
         .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
         // Retrying is the queue's work: it knows of quotas and other runs, and does not hold a sandbox meanwhile.

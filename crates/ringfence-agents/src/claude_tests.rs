@@ -129,6 +129,7 @@ fn only_root_is_told_that_it_is_in_a_sandbox() {
                 own_program: "",
                 env: &Default::default(),
                 is_root,
+                interactive: false,
             })
             .unwrap();
         assert_eq!(line.env.contains_key("IS_SANDBOX"), is_root);

@@ -37,13 +37,15 @@ impl AgentCli for Codex {
 
     fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {
         let prompt = checked_prompt(invocation)?;
-        let mut line = CommandLine::new(["codex", "exec"]);
-        if invocation.session.is_some() {
-            line = line.arg("resume");
+        let mut line = CommandLine::new(["codex"]);
+        let headless: &[&str] = if invocation.interactive { &[] } else { &["exec"] };
+        let resume: &[&str] = if invocation.session.is_some() { &["resume"] } else { &[] };
+        let unattended: &[&str] =
+            if invocation.interactive { &[] } else { &["--json", "--skip-git-repo-check"] };
+        for arg in headless.iter().chain(resume).chain(unattended) {
+            line = line.arg(*arg);
         }
-        for arg in ["--json", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"] {
-            line = line.arg(arg);
-        }
+        line = line.arg("--dangerously-bypass-approvals-and-sandbox");
         for setting in [
             "features.plugins=false",
             "analytics.enabled=false",
@@ -58,15 +60,14 @@ impl AgentCli for Codex {
         if let Some(url) = base_url {
             line = line.arg("-c").arg(format!("openai_base_url={}", Value::from(url)));
         }
-        line = line.option("--model", invocation.model).arg("--");
-        if let Some(session) = invocation.session {
-            line = line.arg(session.as_str());
-        }
+        line = line
+            .option("--model", invocation.model)
+            .operands(invocation.session.map(SessionId::as_str).into_iter().chain(prompt));
         if let (None, Some(key)) = (invocation.env.get("CODEX_API_KEY"), invocation.env.get("OPENAI_API_KEY"))
         {
             line = line.env("CODEX_API_KEY", key);
         }
-        Ok(line.arg(prompt))
+        Ok(line)
     }
 
     fn reader(&self) -> Box<dyn Reader> {

@@ -116,6 +116,7 @@ fn what_codex_ignores_reaches_it_another_way() {
             own_program: "",
             env: &env,
             is_root: false,
+            interactive: false,
         })
         .unwrap();
     assert_eq!(line.env["CODEX_API_KEY"], "k");

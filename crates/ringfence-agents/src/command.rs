@@ -109,6 +109,7 @@ mod tests {
             own_program: "ringfence",
             env: &BTreeMap::new(),
             is_root: false,
+            interactive: false,
         };
         Command.command(&invocation).map(|line| line.argv)
     }

@@ -48,6 +48,9 @@ impl AgentCli for Demo {
         if invocation.session.is_some() {
             return Err(InvocationError::NoSessions("demo"));
         }
+        if invocation.interactive {
+            return Err(InvocationError::NotInteractive("demo"));
+        }
         Ok(CommandLine::new([invocation.own_program, ARGUMENT]))
     }
 

@@ -82,6 +82,8 @@ pub struct Invocation<'a> {
     pub env: &'a BTreeMap<String, String>,
     /// Whether it runs as root.
     pub is_root: bool,
+    /// Whether a person sits at its terminal. Then it needs no prompt, and nobody reads what it prints.
+    pub interactive: bool,
 }
 
 /// What to start.
@@ -112,6 +114,13 @@ impl CommandLine {
             Some(value) => self.arg(name).arg(value),
             None => self,
         }
+    }
+
+    /// What comes after everything that could be an option.
+    fn operands<'a>(self, operands: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut operands = operands.into_iter().peekable();
+        let line = if operands.peek().is_some() { self.arg("--") } else { self };
+        operands.fold(line, Self::arg)
     }
 
     fn env(mut self, name: &str, value: impl Into<String>) -> Self {
@@ -155,6 +164,9 @@ pub enum InvocationError {
     /// The command's quotes do not close.
     #[error("the command `{0}` cannot be read: a quote is not closed")]
     BadCommand(String),
+    /// Nobody can talk to it.
+    #[error("`{0}` cannot be talked to; give it a prompt")]
+    NotInteractive(&'static str),
     /// The CLI has no conversations.
     #[error("`{0}` has no sessions to continue")]
     NoSessions(&'static str),
@@ -166,12 +178,13 @@ pub enum InvocationError {
 /// The kernel takes arguments and variables of up to 128 KiB; some room is left for a name and the terminator.
 pub const LONGEST_PROMPT: usize = (128 << 10) - 64;
 
-/// Checks what every CLI takes as an argument.
-fn checked_prompt<'a>(invocation: &Invocation<'a>) -> Result<&'a str, InvocationError> {
-    if invocation.prompt.trim().is_empty() {
-        return Err(InvocationError::NoPrompt);
+/// Checks what every CLI takes as an argument. Only a person at the terminal needs to give none.
+fn checked_prompt<'a>(invocation: &Invocation<'a>) -> Result<Option<&'a str>, InvocationError> {
+    match invocation.prompt.trim().is_empty() {
+        true if invocation.interactive => Ok(None),
+        true => Err(InvocationError::NoPrompt),
+        false => fitting_prompt(invocation).map(Some),
     }
-    fitting_prompt(invocation)
 }
 
 /// Checks what can be an argument at all.
@@ -230,4 +243,33 @@ pub fn names<'a>() -> impl Iterator<Item = &'a str> {
 /// A reader for a program that is no agent.
 pub fn program_reader() -> Box<dyn Reader> {
     command::Command.reader()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALL, Invocation, InvocationError};
+
+    #[test]
+    fn who_is_talked_to_needs_no_prompt_and_prints_for_people() {
+        for cli in ALL {
+            let line = cli.command(&Invocation {
+                prompt: "",
+                model: Some("p/m"),
+                base_url: None,
+                session: None,
+                command: Some("sh"),
+                own_program: "",
+                env: &Default::default(),
+                is_root: false,
+                interactive: true,
+            });
+            if cli.facts().name == "demo" {
+                assert_eq!(line, Err(InvocationError::NotInteractive("demo")));
+                continue;
+            }
+            let argv = line.unwrap().argv;
+            let headless = ["exec", "run", "-p", "--json", "--"];
+            assert!(!argv.iter().any(|word| headless.contains(&word.as_str())), "{argv:?}");
+        }
+    }
 }

@@ -49,12 +49,15 @@ impl AgentCli for Opencode {
 
     fn command(&self, invocation: &Invocation<'_>) -> Result<CommandLine, InvocationError> {
         let prompt = checked_prompt(invocation)?;
-        let mut line = CommandLine::new(["opencode", "run", "--format", "json", "--auto"])
+        let headless: &[&str] =
+            if invocation.interactive { &[] } else { &["run", "--format", "json", "--auto"] };
+        let line = CommandLine::new(["opencode"].into_iter().chain(headless.iter().copied()))
             .option("--model", invocation.model)
-            .option("--session", invocation.session.map(SessionId::as_str))
-            .arg("--")
-            .arg(prompt)
-            .env("OPENCODE_DISABLE_AUTOUPDATE", "1");
+            .option("--session", invocation.session.map(SessionId::as_str));
+        // Without `run` what stands alone is a directory.
+        let line =
+            if invocation.interactive { line.option("--prompt", prompt) } else { line.operands(prompt) };
+        let mut line = line.env("OPENCODE_DISABLE_AUTOUPDATE", "1");
         if let Some(url) = invocation.base_url {
             line = line.force_env("OPENCODE_CONFIG_CONTENT", provider_config(url, invocation.model)?);
         }

@@ -3,6 +3,7 @@
 //! The trait is synchronous on purpose. A run is one process tree and one thread; a backend that talks to an engine
 //! over a socket brings its own runtime and hides it here.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use crate::capability::Capabilities;
 use crate::event::Stream;
 use crate::failure::{Failure, FailureClass};
 use crate::mode::Mode;
-use crate::plan::Plan;
+use crate::plan::{Plan, TerminalSize};
 
 /// The code of one mode.
 pub trait Backend: Send + Sync {
@@ -74,6 +75,20 @@ pub trait Sandbox: Send {
 
     /// What to end it by, from any thread.
     fn stopper(&self) -> Arc<dyn Stopper>;
+
+    /// What to type on, once, if the plan asked for a terminal. What it prints comes as output.
+    fn terminal(&mut self) -> Option<Box<dyn Terminal>> {
+        None
+    }
+}
+
+/// The outer end of the terminal of a run.
+pub trait Terminal: Send {
+    /// Types.
+    fn type_in(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Tells the run that the window has another size.
+    fn resize(&mut self, size: TerminalSize) -> io::Result<()>;
 }
 
 /// What can happen to a sandbox.

@@ -39,6 +39,17 @@ pub enum Stdin {
     Empty,
     /// What `ringfence` itself reads.
     Inherit,
+    /// What a person types, at a terminal of its own that also takes all that it prints.
+    Terminal(TerminalSize),
+}
+
+/// How large a terminal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub columns: u16,
 }
 
 /// A policy that a mode can keep, in full.

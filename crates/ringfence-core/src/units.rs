@@ -144,6 +144,9 @@ impl Seconds {
     /// The longest that can be asked for: a year.
     pub const LONGEST: u64 = 365 * 24 * 3600;
 
+    /// That long.
+    pub const MAX: Self = Self(Self::LONGEST);
+
     /// So many seconds, if that is a time one can wait.
     pub const fn new(count: u64) -> Option<Self> {
         if count >= 1 && count <= Self::LONGEST { Some(Self(count)) } else { None }

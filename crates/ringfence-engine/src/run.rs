@@ -5,7 +5,7 @@ use std::io;
 use std::time::Instant;
 
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
-use ringfence_core::backend::{Backend, ExitStatus, LaunchError};
+use ringfence_core::backend::{Backend, ExitStatus, LaunchError, Terminal};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
@@ -45,7 +45,7 @@ pub struct Job<'a> {
     pub is_root: bool,
     /// What a person should know of it.
     pub notices: Vec<String>,
-    /// What a program reads. Agent CLIs never read anything.
+    /// What a program reads. Agent CLIs read nothing but what a person types at a terminal.
     pub stdin: Stdin,
 }
 
@@ -72,6 +72,13 @@ pub enum Work<'a> {
     Program(Vec<String>),
 }
 
+impl Job<'_> {
+    /// Whether a person sits at the run's terminal.
+    fn at_terminal(&self) -> bool {
+        matches!(self.stdin, Stdin::Terminal(_))
+    }
+}
+
 impl Work<'_> {
     fn cli(&self) -> Option<&'static dyn AgentCli> {
         match self {
@@ -94,6 +101,8 @@ pub trait Observer {
     fn event(&mut self, event: &Event) -> io::Result<()>;
     /// The run printed something, as it is.
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+    /// The run has a terminal, to be typed on.
+    fn terminal(&mut self, _: Box<dyn Terminal>) {}
 }
 
 /// Why there is no result. Nothing was started.
@@ -156,7 +165,7 @@ pub fn run(
         told = told.and(watchers.tell(event)?);
     }
     let end = match told {
-        Ok(()) => attempt(job, backend, &plan, &redactor, &mut *reader(&job.work), &mut watchers, cancel),
+        Ok(()) => attempt(job, backend, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
         Err(error) => End::stopped(unread(&error)),
     };
     let result = conclude(job, runs, run, end, cancel, started, &redactor);
@@ -207,7 +216,7 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         argv: line.argv,
         env: passed.env,
         workspace: job.workspace.clone(),
-        stdin: if cli.is_some() { Stdin::Empty } else { job.stdin },
+        stdin: if cli.is_some() && !job.at_terminal() { Stdin::Empty } else { job.stdin },
         needed_hosts: needed?,
     };
     let notices = job.notices.iter().cloned().chain(line.notices).collect();
@@ -227,15 +236,16 @@ fn command_line(job: &Job<'_>, env: &BTreeMap<String, String>) -> Result<Command
                 own_program,
                 env,
                 is_root: job.is_root,
+                interactive: job.at_terminal(),
             })
         }
     }
 }
 
-fn reader(work: &Work<'_>) -> Box<dyn Reader> {
-    match work {
-        Work::Agent { cli, .. } => cli.reader(),
-        Work::Program(_) => ringfence_agents::program_reader(),
+fn reader(job: &Job<'_>) -> Box<dyn Reader> {
+    match &job.work {
+        Work::Agent { cli, .. } if !job.at_terminal() => cli.reader(),
+        Work::Agent { .. } | Work::Program(_) => ringfence_agents::program_reader(),
     }
 }
 
@@ -366,9 +376,13 @@ fn attempt(
         Err(error) => return not_launched(job, &error),
     };
     cancel.arm(&sandbox.stopper());
+    if let Some(terminal) = sandbox.terminal() {
+        watchers.observer.terminal(terminal);
+    }
     let mut watch = Watch {
         limits: &plan.request.policy.limits,
         patience: job.patience,
+        at_terminal: job.at_terminal(),
         redactor,
         reader: &mut *reader,
         audience: watchers,

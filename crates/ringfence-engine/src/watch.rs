@@ -35,6 +35,8 @@ pub(crate) struct Watched {
 pub(crate) struct Watch<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) patience: Seconds,
+    /// Whether a person sits there: what they see is shown, not kept and not counted.
+    pub(crate) at_terminal: bool,
     pub(crate) redactor: &'a Redactor,
     pub(crate) reader: &'a mut dyn Reader,
     pub(crate) audience: &'a mut dyn Audience,
@@ -95,6 +97,12 @@ impl Watch<'_> {
     }
 
     fn output(&mut self, state: &mut State, stream: Stream, bytes: &[u8]) {
+        if self.at_terminal {
+            if let Err(failure) = self.audience.raw(stream, bytes) {
+                end(state, || failure);
+            }
+            return;
+        }
         state.printed += bytes.len() as u64;
         let most = self.limits.output;
         if state.printed > most.bytes() {

@@ -14,7 +14,7 @@ mod sweep;
 mod wire;
 
 pub use family::status_of;
-pub use spawn::{Plain, Spawner, StartFailure, spawn_program};
+pub use spawn::{Plain, Spawned, Spawner, StartFailure, spawn_program};
 pub use start::{Started, exec, fork};
 pub use supervise::{GateError, run};
 pub use sweep::{adopt, sweep};

@@ -5,7 +5,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit, setsid};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, ioctl_tiocsctty, set_parent_process_death_signal, setrlimit, setsid,
+};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::wire::{Limit, Spec, StartProblem, Status};
 
@@ -15,13 +19,22 @@ pub trait Spawner {
     fn prepare(&mut self, what: &str);
 
     /// Starts it. An error means that nothing runs.
-    fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure>;
+    fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Spawned, StartFailure>;
 
     /// How the program ended, where the process that was started is not the program itself.
     fn last_word(&mut self) -> Option<Status>;
 
     /// What the program asked for in vain, if that is known.
     fn exhausted(&self) -> Option<Limit>;
+}
+
+/// What was started.
+#[derive(Debug)]
+pub struct Spawned {
+    /// The process.
+    pub pid: Pid,
+    /// The outer end of its terminal, if it has one.
+    pub terminal: Option<OwnedFd>,
 }
 
 /// Why nothing runs.
@@ -46,7 +59,7 @@ pub struct Plain;
 impl Spawner for Plain {
     fn prepare(&mut self, _: &str) {}
 
-    fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure> {
+    fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Spawned, StartFailure> {
         spawn_program(&spec, stdin).map_err(|error| StartFailure::from(&error))
     }
 
@@ -60,20 +73,48 @@ impl Spawner for Plain {
 }
 
 /// Starts a program in a session of its own.
-pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Pid> {
+pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Spawned> {
     let (program, args) = spec.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
-    command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
+    let terminal = spec.terminal.map(open_terminal).transpose()?;
+    let outer = match terminal {
+        None => {
+            command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
+            None
+        }
+        Some((outer, inner)) => {
+            command.stdin(inner.try_clone()?).stdout(inner.try_clone()?).stderr(inner);
+            Some(outer)
+        }
+    };
+    let at_terminal = outer.is_some();
     let (memory, processes) = (spec.memory_limit, spec.process_limit);
     // SAFETY: between fork and exec only system calls are made; nothing allocates, locks or unwinds.
-    unsafe { command.pre_exec(move || prepare(memory, processes)) };
+    unsafe { command.pre_exec(move || prepare(at_terminal, memory, processes)) };
     let child = command.spawn()?;
-    i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    Ok(Spawned { pid: pid.ok_or(io::ErrorKind::InvalidData)?, terminal: outer })
 }
 
-fn prepare(memory: Option<u64>, processes: Option<u32>) -> io::Result<()> {
+/// A new terminal: its outer and its inner end.
+fn open_terminal((rows, columns): (u16, u16)) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let outer = openpt(flags)?;
+    unlockpt(&outer)?;
+    // By the outer end itself: the name may lead elsewhere in this root.
+    let inner = ioctl_tiocgptpeer(&outer, flags)?;
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&inner, size)?;
+    Ok((outer, inner))
+}
+
+fn prepare(at_terminal: bool, memory: Option<u64>, processes: Option<u32>) -> io::Result<()> {
     setsid()?;
+    if at_terminal {
+        // The terminal of the new session, so that Ctrl-C and job control work.
+        ioctl_tiocsctty(rustix::stdio::stdin())?;
+    }
     set_parent_process_death_signal(Some(Signal::KILL))?;
     limit(Resource::Core, 0)?;
     if let Some(bytes) = memory {

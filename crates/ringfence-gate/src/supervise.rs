@@ -18,8 +18,10 @@ use rustix::process::{
 };
 
 use crate::family::{Census, Reaped, reap};
-use crate::spawn::{Spawner, StartFailure};
-use crate::wire::{Limit, Order, Report, Signal, Spec, Status, WireError, read_frame, receive, write_frame};
+use crate::spawn::{Spawned, Spawner, StartFailure};
+use crate::wire::{
+    Limit, Order, Report, Signal, Spec, Status, WireError, read_frame, receive, send, write_frame,
+};
 
 /// How long those who are left behind get to end by themselves.
 const GRACE: Duration = Duration::from_secs(1);
@@ -75,10 +77,11 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
             write_frame(&host, &Report::CannotStart { problem, message })?;
             Ok(())
         }
-        Ok(program) => {
+        Ok(Spawned { pid: program, terminal }) => {
             // A host that is gone cannot be told; the loop notices by itself.
-            let _ =
-                write_frame(&host, &Report::Started { pid: program.as_raw_nonzero().get().unsigned_abs() });
+            let started = Report::Started { pid: program.as_raw_nonzero().get().unsigned_abs() };
+            let _ = send(&host, &started, terminal.as_ref().map(AsFd::as_fd));
+            drop(terminal);
             let deadline = lifetime_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
             let watch = Watch {
                 spawner,

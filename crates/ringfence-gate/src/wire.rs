@@ -44,6 +44,8 @@ pub struct Spec {
     pub process_limit: Option<u32>,
     /// After this time the gate ends everything by itself, also when the host is stopped or stuck.
     pub lifetime_ms: Option<u64>,
+    /// A terminal for it, of so many rows and columns. The outer end comes with the report of the start.
+    pub terminal: Option<(u16, u16)>,
     /// What to build around it, in the words of whoever builds it.
     pub sandbox: Option<String>,
 }

@@ -42,6 +42,7 @@ impl Gate {
             cwd: cwd.to_owned(),
             memory_limit,
             process_limit: None,
+            terminal: None,
             lifetime_ms,
             sandbox: None,
         };
@@ -245,6 +246,7 @@ fn the_program_has_its_own_session_and_only_its_own_descriptors() {
         cwd: dir.path().to_owned(),
         memory_limit: None,
         process_limit: None,
+        terminal: None,
         lifetime_ms: None,
         env: std::env::vars().collect(),
         sandbox: None,

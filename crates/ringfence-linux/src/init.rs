@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 
-use ringfence_gate::{Status, receive, spawn_program, write_frame};
+use ringfence_gate::{Spawned, Status, receive, send, spawn_program, write_frame};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, set_dumpable_behavior, set_parent_process_death_signal, wait,
 };
@@ -28,10 +28,11 @@ pub(crate) fn run(base: &Base, line: &UnixStream, ids: (u32, u32)) -> i32 {
             return 125;
         }
     };
-    if !say(&Word::Started) {
+    if send(line, &Word::Started, program.terminal.as_ref().map(AsFd::as_fd)).is_err() {
         return 125;
     }
-    let status = reap_until(program);
+    drop(program.terminal);
+    let status = reap_until(program.pid);
     say(&Word::Ended(status));
     match status {
         Status::Code(code) => i32::from(code),
@@ -61,7 +62,7 @@ fn begin(base: &Base, line: &UnixStream, ids: (u32, u32)) -> Result<Linux, Word>
 }
 
 /// The rest, when the gate knows it.
-fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<Pid>, Word> {
+fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<Spawned>, Word> {
     let received = receive(line).map_err(|error| Word::Failed(error.to_string()))?;
     let Some((Rest { sandbox, spec }, stdin)) = received else { return Ok(None) };
     // Only now is it in its own groups, which are to be all that it sees of them.

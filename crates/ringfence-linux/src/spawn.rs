@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_gate::{Limit, Spec, Status, WireError, read_frame, send};
+use ringfence_gate::{Limit, Spec, Status, WireError, read_frame, receive, send};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, getegid, geteuid};
 use serde::{Deserialize, Serialize};
@@ -131,8 +131,13 @@ pub fn prepare(base: &Base) -> Result<Prepared, SpawnError> {
 }
 
 impl Prepared {
-    /// Starts a program in it.
-    pub fn start(self, sandbox: Sandbox, spec: Spec, stdin: Option<OwnedFd>) -> Result<Child, SpawnError> {
+    /// Starts a program in it. With it comes the outer end of its terminal, if it has one.
+    pub fn start(
+        self,
+        sandbox: Sandbox,
+        spec: Spec,
+        stdin: Option<OwnedFd>,
+    ) -> Result<(Child, Option<OwnedFd>), SpawnError> {
         place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
         let Self { pid, line } = self;
         // From here on what was placed is taken away again, whatever happens.
@@ -149,13 +154,13 @@ impl Prepared {
         let rest = Rest { sandbox, spec };
         // One that could not build its base is gone, and has said why.
         let sent = send(&child.line, &rest, stdin.as_ref().map(AsFd::as_fd));
-        match read_frame(&child.line)? {
-            Some(Word::Started) => Ok(child),
-            Some(Word::CannotStart { os_error }) => {
+        match receive(&child.line)? {
+            Some((Word::Started, terminal)) => Ok((child, terminal)),
+            Some((Word::CannotStart { os_error }, _)) => {
                 Err(SpawnError::Program(io::Error::from_raw_os_error(os_error)))
             }
-            Some(Word::Failed(why)) => Err(SpawnError::Build(why)),
-            Some(Word::Ended(_)) | None => {
+            Some((Word::Failed(why), _)) => Err(SpawnError::Build(why)),
+            Some((Word::Ended(_), _)) | None => {
                 sent?;
                 Err(SpawnError::Build("its first process ended at once".into()))
             }

@@ -2,9 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use ringfence_gate::{Limit, Plain, Spawner, Spec, StartFailure, StartProblem, Started, Status, run};
+use ringfence_gate::{
+    Limit, Plain, Spawned, Spawner, Spec, StartFailure, StartProblem, Started, Status, run,
+};
 use ringfence_linux::{Child, Prepared, SpawnError, prepare};
-use rustix::process::Pid;
 
 use crate::report;
 
@@ -38,7 +39,7 @@ impl Spawner for AnySpawner {
         self.prepared = Some(prepared);
     }
 
-    fn spawn(&mut self, mut spec: Spec, stdin: Option<OwnedFd>) -> Result<Pid, StartFailure> {
+    fn spawn(&mut self, mut spec: Spec, stdin: Option<OwnedFd>) -> Result<Spawned, StartFailure> {
         let (sandbox, prepared) = match (spec.sandbox.take(), self.prepared.take()) {
             (None, None) => return Plain.spawn(spec, stdin),
             (Some(sandbox), Some(prepared)) => (sandbox, prepared),
@@ -46,7 +47,7 @@ impl Spawner for AnySpawner {
         };
         let sandbox = serde_json::from_str(&sandbox).map_err(|error| other(error.to_string()))?;
         match prepared.map_err(other)?.start(sandbox, spec, stdin) {
-            Ok(child) => Ok(self.child.insert(child).pid),
+            Ok((child, terminal)) => Ok(Spawned { pid: self.child.insert(child).pid, terminal }),
             Err(SpawnError::Program(error)) => Err(StartFailure::from(&error)),
             Err(error) => Err(other(error.to_string())),
         }

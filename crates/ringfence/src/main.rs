@@ -7,6 +7,7 @@ mod render;
 mod report;
 mod signals;
 mod terminal;
+mod typing;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use ringfence_core::backend::{Backend, Happening, LaunchError, Sandbox, Stopper};
+use ringfence_core::backend::{Backend, Happening, LaunchError, Sandbox, Stopper, Terminal};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::RunId;
@@ -33,6 +33,10 @@ impl Sandbox for Cleaned {
 
     fn stopper(&self) -> Arc<dyn Stopper> {
         self.run.stopper()
+    }
+
+    fn terminal(&mut self) -> Option<Box<dyn Terminal>> {
+        self.run.terminal()
     }
 }
 

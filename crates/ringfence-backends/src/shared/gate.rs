@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfence_core::backend::{Stop, Stopper};
-use ringfence_gate::{Order, Report, Signal, Started, WireError, read_frame, send, write_frame};
+use ringfence_gate::{Order, Report, Signal, Started, WireError, read_frame, receive, send, write_frame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal as Unix, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 
@@ -80,10 +80,13 @@ impl Gate {
         read_frame(&self.line.control)
     }
 
-    /// The same, waiting so long for it to come.
-    pub(crate) fn report_within(&self, patience: Duration) -> Result<Option<Report>, WireError> {
+    /// Its first report, waiting so long for it to come, and the descriptor that comes with it.
+    pub(crate) fn first_report(
+        &self,
+        patience: Duration,
+    ) -> Result<Option<(Report, Option<OwnedFd>)>, WireError> {
         if wait_for(self.line.control.as_fd(), patience) {
-            return self.report();
+            return receive(&self.line.control);
         }
         Err(WireError::Io(io::ErrorKind::TimedOut.into()))
     }

@@ -1,19 +1,20 @@
 //! A run below a gate: read its pipes, and believe nothing about its end before the gate is buried.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
-use std::os::fd::AsFd;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringfence_core::backend::{Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Stopper};
+use ringfence_core::backend::{Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Stopper, Terminal};
 use ringfence_core::event::Stream;
 use ringfence_core::failure::{Failure, FailureClass};
-use ringfence_core::plan::{Request, Stdin};
+use ringfence_core::plan::{Request, Stdin, TerminalSize};
 use ringfence_gate::{Order, Report, Spec, StartProblem, Status, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::gate::Gate;
 use crate::GateProgram;
@@ -41,6 +42,10 @@ pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Optio
         cwd: cwd.to_owned(),
         memory_limit: limits.memory.map(|size| size.bytes()),
         process_limit: None,
+        terminal: match request.stdin {
+            Stdin::Terminal(TerminalSize { rows, columns }) => Some((rows, columns)),
+            Stdin::Empty | Stdin::Inherit => None,
+        },
         lifetime_ms: Some((limits.timeout_seconds.count() + LAST_RESORT) * 1000),
         sandbox,
     }
@@ -80,10 +85,16 @@ impl Idle {
         let input = io::stdin();
         let input = (stdin == Stdin::Inherit).then(|| input.as_fd());
         gate.send(&Order::Start(spec), input).map_err(|error| lost(&error))?;
-        let report = gate.report_within(START_PATIENCE).map_err(|error| lost(&error))?;
-        confirm(report, name)?;
-        let (stdout, stderr) = (Some(stdout), Some(stderr));
-        Ok(Box::new(Run { gate, stdout, stderr, end: None, turn: Stream::Stdout }))
+        let report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
+        let terminal = confirm(report, name)?.map(File::from);
+        let outer = terminal.as_ref().map(File::try_clone).transpose();
+        let outer = outer.map_err(|error| broken("use its terminal", &error))?;
+        if let Some(terminal) = &terminal {
+            ioctl_fionbio(terminal, true).map_err(|error| broken("use its terminal", &error.into()))?;
+        }
+        // With a terminal nothing but the gate itself can write on the pipes.
+        let (stdout, stderr) = (Some(terminal.unwrap_or(stdout)), Some(stderr));
+        Ok(Box::new(Run { gate, stdout, stderr, outer, end: None, turn: Stream::Stdout }))
     }
 }
 
@@ -95,12 +106,12 @@ fn lost(error: &WireError) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("lost the gate at the start: {error}")))
 }
 
-/// Whether the gate's first word is that the program runs.
-fn confirm(report: Option<Report>, program: &str) -> Result<(), LaunchError> {
+/// The outer end of the terminal, if the gate's first word is that the program runs.
+fn confirm(report: Option<(Report, Option<OwnedFd>)>, program: &str) -> Result<Option<OwnedFd>, LaunchError> {
     let (problem, message) = match report {
-        Some(Report::Started { .. }) => return Ok(()),
-        Some(Report::CannotStart { problem, message }) => (problem, message),
-        Some(Report::Ended { .. }) | None => {
+        Some((Report::Started { .. }, terminal)) => return Ok(terminal),
+        Some((Report::CannotStart { problem, message }, _)) => (problem, message),
+        Some((Report::Ended { .. }, _)) | None => {
             return Err(broken("start the gate", &ErrorKind::BrokenPipe.into()));
         }
     };
@@ -123,6 +134,8 @@ struct Run {
     gate: Gate,
     stdout: Option<File>,
     stderr: Option<File>,
+    /// The outer end of its terminal, to type on.
+    outer: Option<File>,
     /// The gate's last word, and until when to wait for the rest of the output.
     end: Option<(Exit, Instant)>,
     /// Which stream is read first: each in turn, so that a loud one does not silence the other.
@@ -274,5 +287,34 @@ impl Sandbox for Run {
 
     fn stopper(&self) -> Arc<dyn Stopper> {
         self.gate.stopper()
+    }
+
+    fn terminal(&mut self) -> Option<Box<dyn Terminal>> {
+        self.outer.take().map(|outer| Box::new(Outer(outer)) as Box<dyn Terminal>)
+    }
+}
+
+/// The outer end of a terminal.
+struct Outer(File);
+
+impl Terminal for Outer {
+    fn type_in(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.0.write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                // It is full until the program reads.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None)?;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, TerminalSize { rows, columns }: TerminalSize) -> io::Result<()> {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        Ok(tcsetwinsize(&self.0, size)?)
     }
 }

@@ -13,12 +13,14 @@ use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::Stdin;
 use ringfence_core::policy::{self, Policy, Preset};
+use ringfence_core::units::Seconds;
 use ringfence_engine::{Cancel, Job, Work};
 
 use super::options::Options;
 use crate::installation::{Installation, read_text};
 use crate::render::{Human, Json, Through};
 use crate::report::advise;
+use crate::typing::{self, AtTerminal};
 use crate::{signals, terminal};
 
 /// How long after its time a run's output may still be waiting for its reader.
@@ -28,8 +30,10 @@ const READER_GRACE: Duration = Duration::from_secs(1);
 pub(crate) enum Face {
     /// Rendered.
     Human,
-    /// Its own output, untouched.
+    /// Its own output, untouched; at a terminal, with a terminal of its own.
     Through,
+    /// A terminal of its own, for as long as a person likes.
+    Conversation,
 }
 
 /// What is asked for, with the settings that apply.
@@ -49,17 +53,22 @@ impl Asked<'_> {
     pub(crate) fn perform(&self, work: Work<'_>, face: &Face) -> anyhow::Result<std::process::ExitCode> {
         let mode = self.mode();
         let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
-        let job = self.job(mode, work)?;
+        let job = self.job(mode, work, face)?;
         let cancel = Cancel::default();
         signals::cancel_on_signal(&cancel).context("signals cannot be caught")?;
         terminal::wait_for_readers_until(
             Instant::now() + job.policy.limits.timeout_seconds.duration() + READER_GRACE,
         );
         let runs = self.installation.runs();
+        let mut at_terminal;
         let observer: &mut dyn ringfence_engine::Observer = match face {
             _ if self.options.json => &mut Json,
+            _ if matches!(job.stdin, Stdin::Terminal(_)) => {
+                at_terminal = AtTerminal::new().context("the terminal cannot be used")?;
+                &mut at_terminal
+            }
             Face::Human => &mut Human,
-            Face::Through => &mut Through,
+            Face::Through | Face::Conversation => &mut Through,
         };
         let result =
             ringfence_engine::run(&job, &*backend, &runs, observer, &cancel).map_err(|error| match error
@@ -79,8 +88,11 @@ impl Asked<'_> {
             .unwrap_or(self.settings.sandbox.mode)
     }
 
-    fn job<'w>(&self, mode: Mode, work: Work<'w>) -> anyhow::Result<Job<'w>> {
-        let (policy, policy_name) = self.policy(mode)?;
+    fn job<'w>(&self, mode: Mode, work: Work<'w>, face: &Face) -> anyhow::Result<Job<'w>> {
+        let (mut policy, policy_name) = self.policy(mode)?;
+        if matches!(face, Face::Conversation) && self.options.timeout.is_none() {
+            policy.limits.timeout_seconds = Seconds::MAX;
+        }
         let mut notices = Vec::new();
         if !mode.isolates() {
             notices.push(format!(
@@ -98,7 +110,7 @@ impl Asked<'_> {
             patience: self.settings.sandbox.patience_seconds,
             is_root: rustix::process::geteuid().is_root(),
             notices,
-            stdin: stdin(),
+            stdin: self.stdin(face)?,
         })
     }
 
@@ -141,6 +153,24 @@ impl Asked<'_> {
         self.installation.expand(path).display().to_string()
     }
 
+    /// What the run reads. The person's own terminal is never handed in: whoever has it can type on it.
+    fn stdin(&self, face: &Face) -> anyhow::Result<Stdin> {
+        Ok(match face {
+            Face::Human => Stdin::Empty,
+            Face::Through | Face::Conversation if at_terminal() && !self.options.json => {
+                Stdin::Terminal(typing::size())
+            }
+            Face::Through | Face::Conversation if std::io::stdin().is_terminal() => {
+                if in_background() {
+                    return Ok(Stdin::Empty);
+                }
+                typing::relay().context("the terminal cannot be read")?;
+                Stdin::Inherit
+            }
+            Face::Through | Face::Conversation => Stdin::Inherit,
+        })
+    }
+
     fn workspace(&self, mode: Mode) -> anyhow::Result<PathMapping> {
         let kind = serde_json::to_value(self.settings.sandbox.workspace)?;
         let kind = self.options.workspace.as_deref().or(kind.as_str()).unwrap_or_default();
@@ -158,13 +188,16 @@ impl Asked<'_> {
     }
 }
 
+/// Whether a person can type here and sees what comes of it.
+pub(crate) fn at_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !in_background()
+}
+
 /// A program in the background must not take what is typed for the shell: it runs in a session of its own, so the
 /// terminal would not stop it.
-fn stdin() -> Stdin {
+fn in_background() -> bool {
     let input = std::io::stdin();
-    let background = input.is_terminal()
-        && rustix::termios::tcgetpgrp(&input).is_ok_and(|group| group != rustix::process::getpgrp());
-    if background { Stdin::Empty } else { Stdin::Inherit }
+    rustix::termios::tcgetpgrp(&input).is_ok_and(|group| group != rustix::process::getpgrp())
 }
 
 /// The directory to work in: a flag's, the agent's, or the current one.

@@ -11,6 +11,7 @@ mod policy;
 mod run;
 mod runs;
 mod sandbox;
+mod shell;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,8 @@ enum Verb {
     Run(run::Args),
     /// Run any command under the same policy, limits and record
     Exec(exec::Args),
+    /// Open a shell where an agent would run
+    Shell(shell::Args),
     /// Watch a built-in agent work and try three forbidden things
     Demo(demo::Args),
     /// Look at past and present runs
@@ -75,7 +78,7 @@ enum Verb {
 impl Verb {
     /// Whether it starts a run.
     fn runs(&self) -> bool {
-        matches!(self, Verb::Run(_) | Verb::Exec(_) | Verb::Demo(_))
+        matches!(self, Verb::Run(_) | Verb::Exec(_) | Verb::Shell(_) | Verb::Demo(_))
     }
 }
 
@@ -101,6 +104,7 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
     match verb {
         Verb::Run(args) => told(args.options.json, run::run(args, installation)),
         Verb::Exec(args) => told(args.options.json, exec::exec(args, installation)),
+        Verb::Shell(args) => shell::shell(&args, installation),
         Verb::Demo(args) => demo::demo(&args, installation),
         Verb::Runs(verb) => runs::runs(verb, installation),
         Verb::Sandbox(verb) => sandbox::sandbox(&verb, installation),

@@ -11,7 +11,7 @@ use ringfence_core::nearest;
 use ringfence_engine::Work;
 use ringfence_store::runs::Progress;
 
-use super::job::{Asked, Face, workspace_path};
+use super::job::{Asked, Face, at_terminal, workspace_path};
 use super::options::{Options, url};
 use crate::installation::Installation;
 use crate::report::advise;
@@ -19,7 +19,7 @@ use crate::report::advise;
 /// Let an agent work on a prompt, and watch.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to do; `-` reads it from standard input
+    /// What to do; `-` reads it from standard input. Without it, at a terminal, you talk to the agent yourself
     prompt: Option<String>,
     /// An agent of your settings, or an agent CLI: claude, codex, opencode, demo, command
     #[arg(short, long, value_name = "AGENT")]
@@ -52,6 +52,10 @@ pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<Exi
     let layers = installation.layers_for(workspace.as_path())?;
     let settings = layers.resolve()?;
     let chosen = choose(Some(&chosen.name), &settings)?;
+    let face = match &args.prompt {
+        None if at_terminal() && !options.json => Face::Conversation,
+        _ => Face::Human,
+    };
     let prompt = match args.prompt.as_deref() {
         Some("-") => read_prompt()?,
         other => other.unwrap_or_default().to_owned(),
@@ -81,7 +85,7 @@ pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<Exi
         command: args.command.as_deref().or(agent.command.as_deref()),
         own_program: &own_program,
     };
-    asked.perform(work, &Face::Human)
+    asked.perform(work, &face)
 }
 
 fn read_prompt() -> anyhow::Result<String> {
