@@ -14,7 +14,7 @@ use crate::shell::{read, root};
 const ARROWS: [(&str, &[&str]); 10] = [
     ("ringfence-core", &[]),
     ("ringfence-gate", &[]),
-    ("ringfence-linux", &["ringfence-gate"]),
+    ("ringfence-linux", &["ringfence-core", "ringfence-gate"]),
     ("ringfence-agents", &["ringfence-core"]),
     ("ringfence-store", &["ringfence-core"]),
     ("ringfence-backends", &["ringfence-core", "ringfence-gate", "ringfence-linux"]),

@@ -21,6 +21,10 @@ pub enum Promise {
     PathsProtected,
     /// Files that match a denied glob cannot be read.
     GlobsDenied,
+    /// Processes, memory and terminals of the host are out of reach.
+    ProcessesSeparate,
+    /// Nothing gives more rights than the run began with.
+    PrivilegesDropped,
     /// No network.
     NetworkNone,
     /// No network but the named hosts.
@@ -57,6 +61,8 @@ impl Promise {
             Promise::SecretsUnreadable => "secrets are unreadable",
             Promise::PathsProtected => "protected paths stay as they are",
             Promise::GlobsDenied => "denied files are unreadable",
+            Promise::ProcessesSeparate => "processes of the host are out of reach",
+            Promise::PrivilegesDropped => "privileges cannot be gained",
             Promise::NetworkNone => "there is no network",
             Promise::NetworkAllow => "only the allowed hosts can be reached",
             Promise::EnvAllowList => "only the allowed variables are seen",

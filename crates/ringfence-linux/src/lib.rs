@@ -5,6 +5,7 @@
 //! itself in, starts the program and reaps until that ends. What must not be here: policy. Which paths and why is
 //! decided by whoever makes the lists.
 
+pub mod attempts;
 mod cgroup;
 mod confine;
 mod init;

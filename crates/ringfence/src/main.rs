@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Some(ringfence_agents::demo::ARGUMENT) => {
             report::hidden(ringfence_agents::demo::act(std::io::stdout(), &|name| std::env::var(name).ok()))
         }
+        Some(cli::PROBE_ARGUMENT) => report::hidden(cli::probe(&std::env::args().nth(2).unwrap_or_default())),
         _ => cli::main(),
     }
 }

@@ -20,6 +20,7 @@ pub(super) fn capabilities(offer: &Offer) -> Capabilities {
         0 => String::new(),
         abi => format!(", landlock abi {abi}"),
     };
+    let scopes = if ringfence_linux::landlock_abi() >= 6 { ", landlock scopes" } else { "" };
     let mounts = format!("mount namespace{landlock}, seccomp");
     [
         (Promise::FilesConfined, mounts.clone()),
@@ -28,6 +29,8 @@ pub(super) fn capabilities(offer: &Offer) -> Capabilities {
         (Promise::SecretsUnreadable, mounts),
         (Promise::PathsProtected, "read-only mounts".into()),
         (Promise::GlobsDenied, "masking mounts over what is there at the start".into()),
+        (Promise::ProcessesSeparate, format!("pid and ipc namespaces, own session{scopes}, seccomp")),
+        (Promise::PrivilegesDropped, "user namespace, no capabilities, no new privileges, seccomp".into()),
         (Promise::NetworkNone, "network namespace".into()),
         (Promise::EnvAllowList, "cleared environment".into()),
         (Promise::CredentialsBroker, "none inside".into()),

@@ -280,8 +280,9 @@ fn search(root: &Path, denied: &GlobSet, survey: &mut Survey) -> Result<(), Laun
         }
         Ok(!matches)
     })?;
-    survey.hidden.extend(found.iter().map(|path| (path.clone(), path.is_dir())));
-    let hidden = shared_inodes(&found);
+    survey.hidden.extend(found.into_iter().map(|path| (path.clone(), path.is_dir())));
+    // Secrets too: a second name may be where it is seen.
+    let hidden = shared_inodes(survey.hidden.iter().map(|(path, _)| path));
     let held = shared_inodes(&survey.protected);
     if hidden.is_empty() && held.is_empty() {
         return Ok(());
@@ -301,8 +302,8 @@ fn search(root: &Path, denied: &GlobSet, survey: &mut Survey) -> Result<(), Laun
 }
 
 /// The files among these that have more than one name.
-fn shared_inodes(paths: &[PathBuf]) -> BTreeSet<(u64, u64)> {
-    let data = paths.iter().filter_map(|path| fs::symlink_metadata(path).ok());
+fn shared_inodes<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> BTreeSet<(u64, u64)> {
+    let data = paths.into_iter().filter_map(|path| fs::symlink_metadata(path).ok());
     data.filter(|data| data.is_file() && data.nlink() > 1).map(|data| (data.dev(), data.ino())).collect()
 }
 

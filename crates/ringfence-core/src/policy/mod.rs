@@ -145,6 +145,8 @@ impl Policy {
             (Promise::SecretsUnreadable, !self.files.secrets.is_empty()),
             (Promise::PathsProtected, !self.files.protect.is_empty()),
             (Promise::GlobsDenied, !self.files.deny.is_empty()),
+            (Promise::ProcessesSeparate, self.files.reach == Reach::Workspace),
+            (Promise::PrivilegesDropped, self.files.reach == Reach::Workspace),
             (Promise::NetworkNone, self.reaches_nothing()),
             (Promise::NetworkAllow, self.network.mode == NetworkMode::Allow && !self.reaches_nothing()),
             (Promise::EnvAllowList, true),

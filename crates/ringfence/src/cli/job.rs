@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use ringfence_backends::{Surroundings, entry};
 use ringfence_core::backend::Backend;
+use ringfence_core::capability::Capabilities;
 use ringfence_core::config::{AgentSettings, Layers, PolicyChoice, Settings};
+use ringfence_core::event::RunResult;
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::Stdin;
 use ringfence_core::policy::{self, Policy, Preset};
 use ringfence_core::units::Seconds;
-use ringfence_engine::{Cancel, Job, Work};
+use ringfence_engine::{Cancel, Job, Observer, Work};
 
 use super::options::Options;
 use crate::installation::{Installation, read_text};
@@ -49,19 +51,13 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Runs the work to its end.
+    /// Runs the work to its end, in front of a person.
     pub(crate) fn perform(&self, work: Work<'_>, face: &Face) -> anyhow::Result<std::process::ExitCode> {
         let mode = self.mode();
         let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
         let job = self.job(mode, work, face)?;
-        let cancel = Cancel::default();
-        signals::cancel_on_signal(&cancel).context("signals cannot be caught")?;
-        terminal::wait_for_readers_until(
-            Instant::now() + job.policy.limits.timeout_seconds.duration() + READER_GRACE,
-        );
-        let runs = self.installation.runs();
         let mut at_terminal;
-        let observer: &mut dyn ringfence_engine::Observer = match face {
+        let observer: &mut dyn Observer = match face {
             _ if self.options.json => &mut Json,
             _ if matches!(job.stdin, Stdin::Terminal(_)) => {
                 at_terminal = AtTerminal::new().context("the terminal cannot be used")?;
@@ -70,14 +66,39 @@ impl Asked<'_> {
             Face::Human => &mut Human,
             Face::Through | Face::Conversation => &mut Through,
         };
-        let result =
-            ringfence_engine::run(&job, &*backend, &runs, observer, &cancel).map_err(|error| match error
-                .remedy()
-            {
-                Some(remedy) => advise(error, remedy),
-                None => error.into(),
-            })?;
-        Ok(std::process::ExitCode::from(result.exit_code))
+        Ok(std::process::ExitCode::from(self.follow(&job, &*backend, observer)?.exit_code))
+    }
+
+    /// Runs the work to its end before an observer, under a policy that the mode's means may change.
+    pub(crate) fn observe(
+        &self,
+        work: Work<'_>,
+        observer: &mut dyn Observer,
+        change: &mut dyn FnMut(&mut Policy, &Capabilities),
+    ) -> anyhow::Result<RunResult> {
+        let mode = self.mode();
+        let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
+        let mut job = self.job(mode, work, &Face::Human)?;
+        change(&mut job.policy, &backend.capabilities());
+        self.follow(&job, &*backend, observer)
+    }
+
+    fn follow(
+        &self,
+        job: &Job<'_>,
+        backend: &dyn Backend,
+        observer: &mut dyn Observer,
+    ) -> anyhow::Result<RunResult> {
+        let cancel = Cancel::default();
+        signals::cancel_on_signal(&cancel).context("signals cannot be caught")?;
+        terminal::wait_for_readers_until(
+            Instant::now() + job.policy.limits.timeout_seconds.duration() + READER_GRACE,
+        );
+        let runs = self.installation.runs();
+        ringfence_engine::run(job, backend, &runs, observer, &cancel).map_err(|error| match error.remedy() {
+            Some(remedy) => advise(error, remedy),
+            None => error.into(),
+        })
     }
 
     /// A flag wins over the agent, the agent over everything else.
@@ -169,6 +190,11 @@ impl Asked<'_> {
             }
             Face::Through | Face::Conversation => Stdin::Inherit,
         })
+    }
+
+    /// The workspace as the run sees it.
+    pub(crate) fn guest_workspace(&self, mode: Mode) -> anyhow::Result<PathBuf> {
+        Ok(self.workspace(mode)?.guest().as_path().to_owned())
     }
 
     fn workspace(&self, mode: Mode) -> anyhow::Result<PathMapping> {

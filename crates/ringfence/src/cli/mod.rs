@@ -1,5 +1,6 @@
 //! The command line: one file a verb. A verb sees resolved settings only.
 
+mod bait;
 mod completions;
 mod config;
 mod demo;
@@ -8,6 +9,7 @@ mod exec;
 mod job;
 mod options;
 mod policy;
+mod probe;
 mod run;
 mod runs;
 mod sandbox;
@@ -59,6 +61,8 @@ enum Verb {
     Shell(shell::Args),
     /// Watch a built-in agent work and try three forbidden things
     Demo(demo::Args),
+    /// Try to break each promise of a mode, and show what held
+    Probe(probe::Args),
     /// Look at past and present runs
     #[command(subcommand)]
     Runs(runs::Verb),
@@ -81,6 +85,8 @@ impl Verb {
         matches!(self, Verb::Run(_) | Verb::Exec(_) | Verb::Shell(_) | Verb::Demo(_))
     }
 }
+
+pub(crate) use probe::{ARGUMENT as PROBE_ARGUMENT, act as probe};
 
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
@@ -106,6 +112,7 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Exec(args) => told(args.options.json, exec::exec(args, installation)),
         Verb::Shell(args) => shell::shell(&args, installation),
         Verb::Demo(args) => demo::demo(&args, installation),
+        Verb::Probe(args) => probe::probe(&args, installation),
         Verb::Runs(verb) => runs::runs(verb, installation),
         Verb::Sandbox(verb) => sandbox::sandbox(&verb, installation),
         Verb::Policy(verb) => policy::policy(verb, installation),

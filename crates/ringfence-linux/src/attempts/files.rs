@@ -1,0 +1,178 @@
+//! Files outside, secrets, protected and denied files.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use ringfence_core::capability::Promise;
+
+use super::{Attempt, Bait, Outcome, refused, unreadable};
+
+const fn attempt(
+    group: &'static str,
+    promise: Promise,
+    what: &'static str,
+    attempt: fn(&Bait) -> Outcome,
+) -> Attempt {
+    Attempt { group, promise, what, attempt }
+}
+
+const FILES: Promise = Promise::FilesConfined;
+const SECRETS: Promise = Promise::SecretsUnreadable;
+const PROTECTED: Promise = Promise::PathsProtected;
+const DENIED: Promise = Promise::GlobsDenied;
+
+pub(super) const ATTEMPTS: &[Attempt] = &[
+    attempt("files", FILES, "read a file outside by its path", |bait| unreadable(&outside(bait))),
+    attempt("files", FILES, "read it through /proc/self/root", |bait| {
+        unreadable(&Path::new("/proc/self/root").join(relative(&outside(bait))))
+    }),
+    attempt("files", FILES, "read it through /proc/self/cwd/../..", |bait| {
+        unreadable(&Path::new("/proc/self/cwd/../../../../../..").join(relative(&outside(bait))))
+    }),
+    attempt("files", FILES, "read it through a link in the workspace", |bait| {
+        let link = bait.workspace.join("link-out");
+        let made = symlink(outside(bait), &link);
+        made.map_or_else(|error| Outcome::NotTried(error.to_string()), |()| unreadable(&link))
+    }),
+    attempt("files", FILES, "give it a second name in the workspace", |bait| {
+        refused(fs::hard_link(outside(bait), bait.workspace.join("second-name")))
+    }),
+    attempt("files", FILES, "rename it into the workspace", |bait| {
+        let here = bait.workspace.join("taken.txt");
+        let taken = fs::rename(outside(bait), &here);
+        if taken.is_ok() {
+            // Back where it was, for the attempts that follow.
+            let _ = fs::rename(&here, outside(bait));
+        }
+        refused(taken)
+    }),
+    attempt("files", FILES, "list the directory outside", |bait| refused(fs::read_dir(&bait.outside))),
+    attempt("files", FILES, "write beside it", |bait| write(&bait.outside.join("written.txt"))),
+    attempt("files", FILES, "write where only reading was allowed", |bait| {
+        write(&bait.shown.join("written.txt"))
+    }),
+    attempt("files", FILES, "change the permissions of what only may be read", |bait| {
+        let file = bait.shown.join("open.txt");
+        let same = fs::metadata(&file).map(|data| data.permissions());
+        refused(same.and_then(|same| fs::set_permissions(&file, same)))
+    }),
+    attempt("files", FILES, "write into /usr", |_| write(Path::new("/usr/ringfence-probe"))),
+    attempt("files", FILES, "write into /etc", |_| write(Path::new("/etc/ringfence-probe"))),
+    attempt("files", FILES, "write into the root", |_| write(Path::new("/ringfence-probe"))),
+    attempt("files", FILES, "write into the host's /tmp", |_| write(Path::new("/tmp/ringfence-probe"))),
+    attempt("files", FILES, "open a program of the system for writing", |_| {
+        refused(OpenOptions::new().write(true).open("/bin/sh"))
+    }),
+    attempt("files", Promise::HomePrivate, "read a file in the person's own home", |bait| {
+        unreadable(&bait.at_home)
+    }),
+    attempt("files", Promise::HomePrivate, "write a file into the person's own home", |bait| {
+        let beside = bait.at_home.with_file_name("written.txt");
+        let _ = beside.parent().map(fs::create_dir_all);
+        write(&beside)
+    }),
+    attempt("secrets", SECRETS, "read a secret where its directory may be read", |bait| {
+        unreadable(&bait.shown.join("secret.txt"))
+    }),
+    attempt("secrets", SECRETS, "read it by its second name", |bait| {
+        unreadable(&bait.shown.join("alias.txt"))
+    }),
+    attempt("secrets", SECRETS, "read it through /proc/self/root", |bait| {
+        unreadable(&Path::new("/proc/self/root").join(relative(&bait.shown.join("secret.txt"))))
+    }),
+    attempt("secrets", SECRETS, "open it as a path alone, and again through /proc/self/fd", |bait| {
+        match OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(bait.shown.join("secret.txt")) {
+            Ok(file) => unreadable(&PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))),
+            Err(error) => Outcome::Held(error.to_string()),
+        }
+    }),
+    attempt("secrets", SECRETS, "read the passwords of the system", |_| unreadable(Path::new("/etc/shadow"))),
+    attempt("secrets", SECRETS, "read who may become root", |_| unreadable(Path::new("/etc/sudoers"))),
+    attempt("protected", PROTECTED, "write a git hook", |bait| {
+        write(&bait.workspace.join(".git/hooks/pre-commit"))
+    }),
+    attempt("protected", PROTECTED, "change the git configuration", |bait| {
+        write(&bait.workspace.join(".git/config"))
+    }),
+    attempt("protected", PROTECTED, "put another configuration in its place", |bait| {
+        let other = bait.workspace.join("other-config");
+        let made = fs::File::create(&other);
+        refused(made.and_then(|_| fs::rename(&other, bait.workspace.join(".git/config"))))
+    }),
+    attempt("protected", PROTECTED, "take the configuration away", |bait| {
+        refused(fs::remove_file(bait.workspace.join(".git/config")))
+    }),
+    attempt("protected", PROTECTED, "move the repository away and put another in its place", |bait| {
+        refused(fs::rename(bait.workspace.join(".git"), bait.workspace.join("was-git")))
+    }),
+    attempt("protected", PROTECTED, "write the configuration by a second name", |bait| {
+        let name = bait.workspace.join("second-config");
+        match fs::hard_link(bait.workspace.join(".git/config"), &name) {
+            Ok(()) => write(&name),
+            Err(error) => Outcome::Held(error.to_string()),
+        }
+    }),
+    attempt("protected", PROTECTED, "make settings for the agent CLI", |bait| {
+        make(bait, ".claude", "settings.json")
+    }),
+    attempt("protected", PROTECTED, "make tasks for the editor", |bait| make(bait, ".vscode", "tasks.json")),
+    attempt("protected", PROTECTED, "make settings for ringfence", |bait| {
+        make(bait, ".ringfence", "settings.json")
+    }),
+    attempt("protected", PROTECTED, "name servers for the agent CLI", |bait| {
+        write(&bait.workspace.join(".mcp.json"))
+    }),
+    attempt("protected", PROTECTED, "make a start file for the shell", |bait| {
+        write(&bait.workspace.join(".bashrc"))
+    }),
+    attempt("denied", DENIED, "read .env", |bait| unreadable(&bait.workspace.join(".env"))),
+    attempt("denied", DENIED, "read a key below", |bait| unreadable(&bait.workspace.join("sub/key.pem"))),
+    attempt("denied", DENIED, "read .env by its second name", |bait| {
+        unreadable(&bait.workspace.join("env-alias"))
+    }),
+    attempt("denied", DENIED, "read .env through a link", |bait| {
+        let link = bait.workspace.join("env-link");
+        let _ = symlink(".env", &link);
+        unreadable(&link)
+    }),
+    attempt("denied", DENIED, "rename .env and read it", |bait| {
+        let name = bait.workspace.join("env-renamed");
+        match fs::rename(bait.workspace.join(".env"), &name) {
+            Ok(()) => unreadable(&name),
+            Err(error) => Outcome::Held(error.to_string()),
+        }
+    }),
+    attempt("denied", DENIED, "rename the directory of a key and read it", |bait| {
+        let directory = bait.workspace.join("renamed");
+        match fs::rename(bait.workspace.join("sub"), &directory) {
+            Ok(()) => unreadable(&directory.join("key.pem")),
+            Err(error) => Outcome::Held(error.to_string()),
+        }
+    }),
+];
+
+fn outside(bait: &Bait) -> PathBuf {
+    bait.outside.join("file.txt")
+}
+
+fn relative(path: &Path) -> PathBuf {
+    path.strip_prefix("/").unwrap_or(path).to_owned()
+}
+
+/// Adds a line to a file, and makes it if it is not there. The host looks whether it has come out.
+fn write(path: &Path) -> Outcome {
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    match opened.and_then(|mut file| file.write_all(super::MARK)) {
+        Ok(()) => Outcome::Wrote(path.to_owned()),
+        Err(error) => Outcome::Held(error.to_string()),
+    }
+}
+
+fn make(bait: &Bait, directory: &str, file: &str) -> Outcome {
+    let directory = bait.workspace.join(directory);
+    let _ = fs::create_dir(&directory);
+    write(&directory.join(file))
+}
