@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -123,7 +124,7 @@ pub enum Status {
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The socket failed.
-    #[error("the socket to the other side failed")]
+    #[error("the socket to the other side failed: {0}")]
     Io(#[from] io::Error),
     /// The frame cannot be read.
     #[error("the other side sent something unreadable")]
@@ -158,8 +159,10 @@ pub fn send(
     if !descriptors.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
-    let sent = sendmsg(socket.as_fd(), &[IoSlice::new(&frame)], &mut ancillary, SendFlags::NOSIGNAL)
-        .map_err(io::Error::from)?;
+    let sent = retry_on_intr(|| {
+        sendmsg(socket.as_fd(), &[IoSlice::new(&frame)], &mut ancillary, SendFlags::NOSIGNAL)
+    });
+    let sent = sent.map_err(io::Error::from)?;
     Ok(socket.write_all(&frame[sent..])?)
 }
 
@@ -168,9 +171,10 @@ pub fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<(T, Op
     let mut first = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
+    let received = retry_on_intr(|| {
         recvmsg(socket, &mut [IoSliceMut::new(&mut first)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-            .map_err(io::Error::from)?;
+    });
+    let received = received.map_err(io::Error::from)?;
     if received.bytes == 0 {
         return Ok(None);
     }

@@ -7,8 +7,8 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
-    set_capabilities, set_no_new_privs,
+    CapabilitySet, CapabilitySets, CpuSet, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    sched_getaffinity, sched_setaffinity, set_capabilities, set_no_new_privs,
 };
 
 use crate::layout::{Access, Grant};
@@ -37,13 +37,29 @@ pub fn landlock_abi() -> u32 {
 }
 
 /// Shuts the process in, and everything that it will start.
-pub(crate) fn confine(grants: &[Grant]) -> Result<(), ConfineError> {
-    let mut filter = filter()?;
+pub(crate) fn confine(grants: &[Grant], processors: Option<u32>) -> Result<(), ConfineError> {
+    let mut filter = filter(processors.is_some())?;
+    if let Some(count) = processors {
+        pin(count)?;
+    }
     drop_capabilities()?;
     set_no_new_privs(true).map_err(io::Error::from)?;
     landlock(grants)?;
     install(&mut filter)?;
     Ok(())
+}
+
+/// Stays on so many of the processors that it may use, beginning anywhere: several runs are to share them evenly.
+fn pin(count: u32) -> io::Result<()> {
+    let own = sched_getaffinity(None)?;
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu)).collect();
+    let first = std::process::id() as usize
+        + std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.subsec_micros() as usize);
+    let mut chosen = CpuSet::new();
+    for offset in 0..(count as usize).min(all.len()) {
+        chosen.set(all[(first + offset) % all.len()]);
+    }
+    Ok(sched_setaffinity(None, &chosen)?)
 }
 
 fn drop_capabilities() -> io::Result<()> {

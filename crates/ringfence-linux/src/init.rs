@@ -74,7 +74,7 @@ fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<Spawned>, Word
     built.map_err(|error| Word::Failed(error.to_string()))?;
     rustix::process::chdir(&sandbox.cwd).map_err(wrong("enter the workspace"))?;
     same_directory(sandbox.identity).map_err(wrong("find the workspace that was looked at"))?;
-    confine(&sandbox.grants).map_err(|error| Word::Failed(error.to_string()))?;
+    confine(&sandbox.grants, sandbox.processors).map_err(|error| Word::Failed(error.to_string()))?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))?;

@@ -28,6 +28,8 @@ pub struct Sandbox {
     pub groups: Vec<PathBuf>,
     /// Whether the gate itself was started in a group that bounds it.
     pub scope: bool,
+    /// So many processors, where nothing else bounds them. The run cannot choose others.
+    pub processors: Option<u32>,
     /// The workspace on the host. Its lock says whether another run stands on the same stand-ins.
     pub workspace: PathBuf,
     /// The device and the number of the directory that was looked at, which has to be the one that is mounted.

@@ -142,15 +142,19 @@ fn unless_skip(comparison: u32, k: u32) -> Op {
     Op { code: (libc::BPF_JMP | comparison | libc::BPF_K) as u16, jt: 0, jf: 1, k }
 }
 
-/// The filter.
-pub(crate) fn filter() -> Result<Vec<Op>, SeccompError> {
+/// The filter. One who is pinned to processors stays there.
+pub(crate) fn filter(pinned: bool) -> Result<Vec<Op>, SeccompError> {
     let processor = PROCESSOR.ok_or(SeccompError::Processor)?;
     let mut program = vec![load(ARCHITECTURE)];
     program.extend([unless_skip(libc::BPF_JEQ, processor), skip(1), answer(KILL), load(NUMBER)]);
     if cfg!(target_arch = "x86_64") {
         program.extend([unless_skip(libc::BPF_JGE, X32), answer(ABSENT)]);
     }
-    let rules: Vec<(u32, Vec<Op>)> = rules().into_iter().collect();
+    let mut rules = rules();
+    if pinned {
+        rules.insert(number(libc::SYS_sched_setaffinity), vec![answer(DENY)]);
+    }
+    let rules: Vec<(u32, Vec<Op>)> = rules.into_iter().collect();
     program.extend(find(&rules));
     Ok(program)
 }
@@ -182,9 +186,12 @@ fn find(rules: &[(u32, Vec<Op>)]) -> Vec<Op> {
     }
 }
 
+fn number(call: i64) -> u32 {
+    u32::try_from(call).unwrap_or(u32::MAX)
+}
+
 /// What is done with each call that is not simply allowed.
 fn rules() -> BTreeMap<u32, Vec<Op>> {
-    let number = |call: i64| u32::try_from(call).unwrap_or(u32::MAX);
     let mut rules: BTreeMap<u32, Vec<Op>> =
         DENIED.iter().map(|call| (number(*call), vec![answer(DENY)])).collect();
     rules.insert(number(libc::SYS_clone3), vec![answer(ABSENT)]);
@@ -265,7 +272,7 @@ mod tests {
     }
 
     fn answers(number: i64, arguments: [u64; 6]) -> u32 {
-        ask(&filter().unwrap(), PROCESSOR.unwrap(), number as u32, arguments)
+        ask(&filter(false).unwrap(), PROCESSOR.unwrap(), number as u32, arguments)
     }
 
     #[test]
@@ -303,8 +310,15 @@ mod tests {
     }
 
     #[test]
+    fn only_the_pinned_have_to_stay() {
+        let call = libc::SYS_sched_setaffinity as u32;
+        let asked = |pinned| ask(&filter(pinned).unwrap(), PROCESSOR.unwrap(), call, [0; 6]);
+        assert_eq!((asked(true), asked(false)), (DENY, ALLOW));
+    }
+
+    #[test]
     fn other_interfaces_of_the_kernel_are_shut() {
-        let filter = filter().unwrap();
+        let filter = filter(false).unwrap();
         assert_eq!(ask(&filter, 0x4000_0003, 26, [0; 6]), KILL, "calls of 32 bits");
         if cfg!(target_arch = "x86_64") {
             assert_eq!(ask(&filter, PROCESSOR.unwrap(), X32 | 2, [0; 6]), ABSENT);

@@ -21,6 +21,8 @@ pub(super) enum Means {
     Scope,
     /// A limit of the user in the sandbox's own user namespace.
     UserLimit,
+    /// Only some processors to run on, and no way to choose others.
+    Affinity,
     /// A limit of each process, and a look at all of them from time to time.
     Watchdog,
 }
@@ -33,6 +35,7 @@ impl Means {
             Means::Group(Version::V2) => "cgroup v2".into(),
             Means::Scope => "systemd user scope".into(),
             Means::UserLimit => "rlimit nproc in the user namespace".into(),
+            Means::Affinity => "processor affinity, kept by seccomp".into(),
             Means::Watchdog => "rlimit data for each process, watchdog over all of them".into(),
         }
     }
@@ -53,6 +56,7 @@ pub(super) struct Bounded {
     pub(super) scope: bool,
     pub(super) watched_memory: Option<u64>,
     pub(super) user_processes: Option<u32>,
+    pub(super) processors: Option<u32>,
 }
 
 impl Offer {
@@ -72,12 +76,12 @@ impl Offer {
         let alone = match controller {
             Controller::Memory => Some(Means::Watchdog),
             Controller::Pids => self.user_limit.then_some(Means::UserLimit),
-            Controller::Cpu => None,
+            Controller::Cpu => Some(Means::Affinity),
         };
         match controller {
-            // Starting a scope takes longer than the whole rest, so it is for what cannot be had otherwise.
-            Controller::Cpu => group.or(scope),
-            _ => group.or(alone).or(scope),
+            // Starting a scope takes longer than the whole rest, so it is for what cannot be had as well otherwise.
+            Controller::Cpu => group.or(scope).or(alone),
+            Controller::Memory | Controller::Pids => group.or(alone).or(scope),
         }
     }
 
@@ -114,8 +118,18 @@ impl Offer {
                 format!("the run cannot be bounded: {error}"),
             ))
         })?;
+        let processors = self.bounds(request, |means| means == Means::Affinity).cpu_millis;
+        if let Some(part) = processors.filter(|millis| millis % 1000 != 0) {
+            let message = format!(
+                "{} cpus cannot be had here, only whole ones: there is no control group",
+                f64::from(part) / 1000.0
+            );
+            let failure = Failure::new(FailureClass::Refused, message);
+            return Err(LaunchError::Runtime(failure.with_remedy("name a whole number with --cpus")));
+        }
         Ok(Bounded {
             groups,
+            processors: processors.map(|millis| millis / 1000),
             scope: self.bounds(request, |means| means == Means::Scope) != Bounds::default(),
             watched_memory: self.bounds(request, |means| means == Means::Watchdog).memory,
             // The first process of the sandbox is of the same user.

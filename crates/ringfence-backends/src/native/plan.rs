@@ -60,6 +60,7 @@ pub(super) fn spec(
     let sandbox = Sandbox {
         groups: bounded.groups.directories().to_vec(),
         scope: bounded.scope,
+        processors: bounded.processors,
         ..sandbox(request, base, survey)
     };
     let sandbox = told(&sandbox)?;
@@ -117,6 +118,7 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
     Sandbox {
         groups: Vec::new(),
         scope: false,
+        processors: None,
         workspace: request.workspace.host().as_path().to_owned(),
         identity: survey.identity,
         steps: builder.steps,
