@@ -47,6 +47,7 @@ impl Subject {
             argv: argv.iter().map(ToString::to_string).collect(),
             env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into()), ("ONLY".into(), "this".into())]),
             workspace: PathMapping::new(mapping, HostPath::new(self.workspace.path()).unwrap()),
+            layer: None,
             stdin: Stdin::Empty,
             needed_hosts: Vec::new(),
         };

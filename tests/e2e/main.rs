@@ -8,6 +8,7 @@ mod command_line;
 mod conformance;
 mod findings;
 mod native;
+mod overlay;
 mod process_tree;
 mod real;
 mod records;

@@ -15,6 +15,8 @@ pub enum Promise {
     HomePrivate,
     /// The workspace cannot be written.
     WorkspaceReadOnly,
+    /// What is written in the workspace goes to a layer of its own.
+    WorkspaceUntouched,
     /// Secrets cannot be read.
     SecretsUnreadable,
     /// Protected paths cannot be written or created.
@@ -58,6 +60,7 @@ impl Promise {
             Promise::FilesConfined => "files outside of the workspace stay untouched",
             Promise::HomePrivate => "the home directory is private",
             Promise::WorkspaceReadOnly => "the workspace is read-only",
+            Promise::WorkspaceUntouched => "the workspace itself stays untouched",
             Promise::SecretsUnreadable => "secrets are unreadable",
             Promise::PathsProtected => "protected paths stay as they are",
             Promise::GlobsDenied => "denied files are unreadable",

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::capability::{Capabilities, Mechanism, Promise};
 use crate::ids::RunId;
 use crate::mode::Mode;
-use crate::paths::PathMapping;
+use crate::paths::{HostPath, PathMapping};
 use crate::policy::{HostRule, NetworkMode, Policy};
 
 /// What is to be run.
@@ -25,6 +25,8 @@ pub struct Request {
     pub env: BTreeMap<String, String>,
     /// The workspace outside and inside.
     pub workspace: PathMapping,
+    /// The directory for what it writes in the workspace, if that is not to go into the workspace itself.
+    pub layer: Option<HostPath>,
     /// What it reads.
     pub stdin: Stdin,
     /// The hosts without which it cannot work.
@@ -108,8 +110,12 @@ pub fn resolve(mut request: Request, capabilities: &Capabilities) -> Result<Plan
     }
     let mut mechanisms = BTreeMap::new();
     let mut missing = Vec::new();
-    for promise in request.policy.promises() {
+    let layer = request.layer.is_some();
+    let promises = request.policy.promises().into_iter().chain(layer.then_some(Promise::WorkspaceUntouched));
+    for promise in promises {
         match capabilities.mechanism(promise) {
+            // Nothing bounds a layer.
+            Some(_) if layer && promise == Promise::Disk => missing.push(promise),
             Some(mechanism) => drop(mechanisms.insert(promise, mechanism.clone())),
             None => missing.push(promise),
         }
@@ -139,6 +145,7 @@ mod tests {
             argv: vec!["true".into()],
             env: BTreeMap::new(),
             workspace: PathMapping::new(PathMappingMode::SamePath, HostPath::new("/w").unwrap()),
+            layer: None,
             stdin: Stdin::Empty,
             needed_hosts: Vec::new(),
         }
@@ -182,6 +189,23 @@ mod tests {
         policy.network.mode = NetworkMode::None;
         asked.policy = policy.clone();
         assert!(matches!(resolve(asked, &all_of(&policy)), Err(Refusal::NeedsNetwork { .. })));
+    }
+
+    #[test]
+    fn a_layer_is_a_promise_and_has_no_bounds() {
+        let mut policy = Preset::Standard.policy();
+        let mut asked = request(policy.clone());
+        asked.layer = Some(HostPath::new("/l").unwrap());
+        let refusal = resolve(asked.clone(), &all_of(&policy)).unwrap_err();
+        assert_eq!(
+            refusal,
+            Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::WorkspaceUntouched] }
+        );
+        policy.limits.disk = Some(crate::units::MemorySize::from_bytes(1 << 20));
+        asked.policy = policy.clone();
+        let can = policy.promises().into_iter().chain([Promise::WorkspaceUntouched]);
+        let refusal = resolve(asked, &can.map(|promise| (promise, "test")).collect()).unwrap_err();
+        assert_eq!(refusal, Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::Disk] });
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub struct Record {
     pub versions: BTreeMap<String, String>,
     /// The workspace outside and inside.
     pub workspace: PathMapping,
+    /// Whether what was written there went to a layer of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub layer: bool,
     /// The program and its arguments.
     pub argv: Vec<String>,
     /// The names of the variables that it saw. Their values are nobody's business.

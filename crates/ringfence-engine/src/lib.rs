@@ -7,6 +7,7 @@ mod cancel;
 mod causes;
 mod clock;
 mod environment;
+pub mod layer;
 mod lines;
 mod redact;
 pub mod run;

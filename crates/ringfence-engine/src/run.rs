@@ -9,7 +9,7 @@ use ringfence_core::backend::{Backend, ExitStatus, LaunchError, Terminal};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
-use ringfence_core::paths::PathMapping;
+use ringfence_core::paths::{BadPath, HostPath, PathMapping};
 use ringfence_core::plan::{Plan, Refusal, Request, Stdin, resolve};
 use ringfence_core::policy::{BadHostRule, Credentials, HostRule, Policy};
 use ringfence_core::record::{RECORD_SCHEMA, Record};
@@ -35,6 +35,8 @@ pub struct Job<'a> {
     pub policy_name: String,
     /// The workspace outside and inside.
     pub workspace: PathMapping,
+    /// Whether what is written there goes to a layer of its own.
+    pub layer: bool,
     /// The variables of the host.
     pub host_env: BTreeMap<String, String>,
     /// Variables that were given explicitly.
@@ -120,6 +122,9 @@ pub enum RunError {
     /// The table of agent CLIs names something that is no host.
     #[error("the agent CLI needs a host that cannot be")]
     Host(#[from] BadHostRule),
+    /// The state directory cannot hold a layer.
+    #[error("there is no place for the layer")]
+    Layer(#[from] BadPath),
     /// The clock makes no name.
     #[error("the run has no name")]
     Name(#[from] BadName),
@@ -133,7 +138,7 @@ impl RunError {
             RunError::Store(_) => {
                 Some("free some space or check the permissions of the state directory".into())
             }
-            RunError::Invocation(_) | RunError::Host(_) | RunError::Name(_) => None,
+            RunError::Invocation(_) | RunError::Host(_) | RunError::Layer(_) | RunError::Name(_) => None,
         }
     }
 }
@@ -153,6 +158,9 @@ pub fn run(
     backend.prepare(&plan);
     let record = record(job, backend, &plan, &redactor, &notices);
     let mut open = runs.begin(&record)?;
+    if job.layer {
+        open.make_layer()?;
+    }
     if plan.request.env.get("TMPDIR").is_some_and(|tmp| runs.tmp(&run).as_os_str() == tmp.as_str()) {
         open.make_tmp()?;
     }
@@ -216,6 +224,7 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         argv: line.argv,
         env: passed.env,
         workspace: job.workspace.clone(),
+        layer: job.layer.then(|| HostPath::new(runs.layer(run))).transpose()?,
         stdin: if cli.is_some() && !job.at_terminal() { Stdin::Empty } else { job.stdin },
         needed_hosts: needed?,
     };
@@ -277,6 +286,7 @@ fn record(
         mechanisms: plan.mechanisms.clone(),
         versions,
         workspace: request.workspace.clone(),
+        layer: request.layer.is_some(),
         argv: request.argv.iter().map(|word| redactor.clean(word.clone())).collect(),
         env_names: request.env.keys().cloned().collect(),
         continues: job.work.session().cloned(),

@@ -75,6 +75,7 @@ impl Scene {
             patience: Seconds::new(1).unwrap(),
             is_root: false,
             notices: Vec::new(),
+            layer: false,
             stdin: Stdin::Empty,
         };
         let mut seen = Seen(Vec::new());

@@ -53,8 +53,7 @@ pub(crate) fn confine(grants: &[Grant], processors: Option<u32>) -> Result<(), C
 fn pin(count: u32) -> io::Result<()> {
     let own = sched_getaffinity(None)?;
     let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu)).collect();
-    let first = std::process::id() as usize
-        + std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.subsec_micros() as usize);
+    let first = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.subsec_micros() as usize);
     let mut chosen = CpuSet::new();
     for offset in 0..(count as usize).min(all.len()) {
         chosen.set(all[(first + offset) % all.len()]);

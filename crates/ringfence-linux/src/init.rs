@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use ringfence_gate::{Spawned, Status, receive, send, spawn_program, write_frame};
 use rustix::process::{
@@ -73,7 +74,9 @@ fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<Spawned>, Word
     let built = build(kernel, &sandbox.steps).and_then(|()| kernel.finish());
     built.map_err(|error| Word::Failed(error.to_string()))?;
     rustix::process::chdir(&sandbox.cwd).map_err(wrong("enter the workspace"))?;
-    same_directory(sandbox.identity).map_err(wrong("find the workspace that was looked at"))?;
+    if let Some(identity) = sandbox.identity {
+        same_directory(Path::new("."), identity).map_err(wrong("find the workspace that was looked at"))?;
+    }
     confine(&sandbox.grants, sandbox.processors).map_err(|error| Word::Failed(error.to_string()))?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
@@ -103,9 +106,9 @@ fn keep_only(line: &UnixStream) -> io::Result<()> {
 }
 
 /// The workspace may have been replaced by a link between the look and the mount.
-fn same_directory((device, number): (u64, u64)) -> io::Result<()> {
+pub(crate) fn same_directory(path: &Path, (device, number): (u64, u64)) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
-    let here = fs::metadata(".")?;
+    let here = fs::metadata(path)?;
     if (here.dev(), here.ino()) == (device, number) {
         return Ok(());
     }

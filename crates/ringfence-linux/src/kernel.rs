@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use rustix::mount::{
     move_mount, open_tree, unmount,
 };
 
+use crate::init::same_directory;
 use crate::layout::{Access, Step};
 
 /// Why a root could not be built.
@@ -43,6 +44,18 @@ pub trait Kernel {
     fn private(&mut self, target: &Path, mode: u32) -> Result<(), KernelError>;
     /// Mounts a part of the old root.
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError>;
+    /// Mounts a part of the old root below a layer of it, if it is still the directory that was looked at.
+    fn overlay(
+        &mut self,
+        lower: &Path,
+        identity: (u64, u64),
+        layer: &Path,
+        target: &Path,
+    ) -> Result<(), KernelError>;
+    /// Puts a text in the place of a file.
+    fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError>;
+    /// Holds what is there in its place.
+    fn hold(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Mounts a device of the old root, on which devices work.
     fn device(&mut self, name: &str) -> Result<(), KernelError>;
     /// Mounts the terminals of the sandbox.
@@ -77,6 +90,12 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
                 }
                 None => return Err(failed("find", source)(io::ErrorKind::NotFound.into())),
             },
+            Step::Overlay { lower, identity, layer, target } => {
+                kernel.directory(target)?;
+                kernel.overlay(lower, *identity, layer, target)?;
+            }
+            Step::Text { target, text } => kernel.text(target, text)?,
+            Step::Hold { target } => kernel.hold(target)?,
             Step::MaskFile { target } => kernel.bind(Path::new(EMPTY_FILE), target, Access::Read)?,
             Step::MaskDirectory { target } => {
                 kernel.bind(Path::new(EMPTY_DIRECTORY), target, Access::Read)?
@@ -164,13 +183,23 @@ pub struct Linux {
 
 const OLD_ROOT: &str = "/.old";
 const EMPTIES: &str = "/.empty";
+const EMPTY_DIRECTORY_AT: &str = "/.empty/directory";
 const PRIVATE: &str = "/.private";
+const OVERLAY: &str = "/.overlay";
 
 fn old(path: &Path) -> PathBuf {
     match path.to_str() {
         Some(EMPTY_FILE) => Path::new(EMPTIES).join("file"),
-        Some(EMPTY_DIRECTORY) => Path::new(EMPTIES).join("directory"),
+        Some(EMPTY_DIRECTORY) => EMPTY_DIRECTORY_AT.into(),
         _ => Path::new(OLD_ROOT).join(path.strip_prefix("/").unwrap_or(path)),
+    }
+}
+
+impl Linux {
+    /// A place in memory for something that is seen elsewhere, where a part of the host may be.
+    fn own_place(&mut self) -> PathBuf {
+        self.private_places += 1;
+        Path::new(PRIVATE).join(self.private_places.to_string())
     }
 }
 
@@ -188,12 +217,11 @@ impl Kernel for Linux {
             .map_err(|error| failed("change the root to", base)(error.into()))?;
         std::os::unix::fs::chroot(root).map_err(failed("enter", root))?;
         rustix::process::chdir(root).map_err(|error| failed("enter", root)(error.into()))?;
-        for empty in ["", "directory"] {
-            let path = Path::new(EMPTIES).join(empty);
-            fs::DirBuilder::new().mode(0o755).create(&path).map_err(failed("make", &path))?;
+        for path in [EMPTIES, EMPTY_DIRECTORY_AT, PRIVATE].map(Path::new) {
+            fs::DirBuilder::new().mode(0o755).create(path).map_err(failed("make", path))?;
         }
         let file = Path::new(EMPTIES).join("file");
-        touch(&file, 0o444).map_err(failed("make", &file))
+        touch(&file, 0o444).map(drop).map_err(failed("make", &file))
     }
 
     fn directory(&mut self, target: &Path) -> Result<(), KernelError> {
@@ -207,7 +235,7 @@ impl Kernel for Linux {
         if target.exists() {
             return Ok(());
         }
-        touch(target, 0o644).map_err(failed("make", target))
+        touch(target, 0o644).map(drop).map_err(failed("make", target))
     }
 
     fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError> {
@@ -215,9 +243,7 @@ impl Kernel for Linux {
     }
 
     fn private(&mut self, target: &Path, mode: u32) -> Result<(), KernelError> {
-        // Beside its place, which may be on a part of the host.
-        let own = Path::new(PRIVATE).join(self.private_places.to_string());
-        self.private_places += 1;
+        let own = self.own_place();
         self.directory(&own)?;
         fs::set_permissions(&own, fs::Permissions::from_mode(mode)).map_err(failed("open", &own))?;
         self.directory(target)?;
@@ -230,6 +256,46 @@ impl Kernel for Linux {
             set |= MOUNT_ATTR_RDONLY;
         }
         bind_tree(&old(source), target, set).map_err(failed("mount", target))
+    }
+
+    fn overlay(
+        &mut self,
+        lower: &Path,
+        identity: (u64, u64),
+        layer: &Path,
+        target: &Path,
+    ) -> Result<(), KernelError> {
+        // Under names of our own, which need no quoting and stay when the old root goes.
+        let [below, above] = ["lower", "layer"].map(|name| Path::new(OVERLAY).join(name));
+        self.directory(&below)?;
+        self.directory(&above)?;
+        bind_tree(&old(lower), &below, MOUNT_ATTR_RDONLY).map_err(failed("mount", lower))?;
+        same_directory(&below, identity).map_err(failed("find what was looked at in", lower))?;
+        bind_tree(&old(layer), &above, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+            .map_err(failed("mount", layer))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let options =
+            format!("userxattr,lowerdir={0}/lower,upperdir={0}/layer/upper,workdir={0}/layer/work", OVERLAY);
+        let options = CString::new(options).map_err(|error| failed("name", layer)(error.into()))?;
+        mount("overlay", target, "overlay", flags, options.as_c_str())
+            .map_err(|error| failed("put a layer over", lower)(error.into()))?;
+        // Only the whole is to be seen, not its parts.
+        for part in [&below, &above] {
+            unmount(part, UnmountFlags::DETACH).map_err(|error| failed("hide", part)(error.into()))?;
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError> {
+        let own = self.own_place();
+        let written = touch(&own, 0o644).and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(failed("write", &own))?;
+        bind_tree(&own, target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_RDONLY)
+            .map_err(failed("mount", target))
+    }
+
+    fn hold(&mut self, target: &Path) -> Result<(), KernelError> {
+        bind_tree(target, target, 0).map_err(failed("hold", target))
     }
 
     fn device(&mut self, name: &str) -> Result<(), KernelError> {
@@ -277,8 +343,8 @@ impl Kernel for Linux {
     }
 }
 
-fn touch(path: &Path, mode: u32) -> io::Result<()> {
-    fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map(drop)
+fn touch(path: &Path, mode: u32) -> io::Result<fs::File> {
+    fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
 }
 
 fn mount_memory(target: &Path, size: &str) -> io::Result<()> {
@@ -358,6 +424,21 @@ impl Kernel for Recorder {
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
         let source = source.display().to_string().replace('\0', "empty ");
         self.note(format!("bind {source} on {} {access:?}", target.display()))
+    }
+    fn overlay(
+        &mut self,
+        lower: &Path,
+        _: (u64, u64),
+        layer: &Path,
+        target: &Path,
+    ) -> Result<(), KernelError> {
+        self.note(format!("overlay {} under {} on {}", lower.display(), layer.display(), target.display()))
+    }
+    fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError> {
+        self.note(format!("text {text:?} on {}", target.display()))
+    }
+    fn hold(&mut self, target: &Path) -> Result<(), KernelError> {
+        self.note(format!("hold {}", target.display()))
     }
     fn device(&mut self, name: &str) -> Result<(), KernelError> {
         self.note(format!("device {name}"))

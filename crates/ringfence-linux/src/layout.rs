@@ -32,8 +32,8 @@ pub struct Sandbox {
     pub processors: Option<u32>,
     /// The workspace on the host. Its lock says whether another run stands on the same stand-ins.
     pub workspace: PathBuf,
-    /// The device and the number of the directory that was looked at, which has to be the one that is mounted.
-    pub identity: (u64, u64),
+    /// The device and the number of the directory that was looked at, which has to be the one that it starts in.
+    pub identity: Option<(u64, u64)>,
     /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.
     pub placeholders: Vec<Placeholder>,
 }
@@ -69,6 +69,29 @@ pub enum Step {
         target: PathBuf,
         /// What may be done with it.
         access: Access,
+    },
+    /// A directory of the host under a layer that takes all that is written there.
+    Overlay {
+        /// What is below, of the host.
+        lower: PathBuf,
+        /// The device and the number of the directory that was looked at.
+        identity: (u64, u64),
+        /// Where the layer is, of the host: with an `upper` and a `work`.
+        layer: PathBuf,
+        /// Where.
+        target: PathBuf,
+    },
+    /// What is there already, held in its place.
+    Hold {
+        /// Where.
+        target: PathBuf,
+    },
+    /// A text in the place of a file.
+    Text {
+        /// Where.
+        target: PathBuf,
+        /// What.
+        text: String,
     },
     /// Nothing in the place of a file.
     MaskFile {

@@ -4,6 +4,7 @@
 //! runs/<id>/record.json   written whole before anything starts
 //!           log.jsonl     one event a line, as it happens; locked while the run lives
 //!           result.json   written whole at the end
+//!           layer/        what it wrote in its workspace, if that went to a layer; until it is applied or discarded
 //!           tmp/          the run's temporary files, if it has any here; gone at the end
 //! ```
 //! A directory without a whole result whose log is not locked is a run that was lost.
@@ -124,6 +125,11 @@ impl Runs {
         self.root.join(run.as_str()).join("tmp")
     }
 
+    /// Where a run keeps what it wrote in its workspace, if that did not go into the workspace itself.
+    pub fn layer(&self, run: &RunId) -> PathBuf {
+        self.root.join(run.as_str()).join("layer")
+    }
+
     /// The ids of all runs, the newest first.
     pub fn list(&self) -> Result<Vec<RunId>, RunsError> {
         let entries = match fs::read_dir(&self.root) {
@@ -156,9 +162,14 @@ impl Runs {
         }
     }
 
+    /// The file of a run's record, written as the run began.
+    pub fn record_file(&self, run: &RunId) -> PathBuf {
+        self.root.join(run.as_str()).join("record.json")
+    }
+
     /// The record of a run.
     pub fn record(&self, run: &RunId) -> Result<Record, RunsError> {
-        read_json(&self.root.join(run.as_str()).join("record.json"))
+        read_json(&self.record_file(run))
     }
 
     /// How far a run has come.
@@ -201,6 +212,13 @@ impl OpenRun {
     pub fn make_tmp(&self) -> Result<(), RunsError> {
         let path = self.directory.join("tmp");
         atomic::private_dir(&path).map_err(|source| RunsError::Io { path, source })
+    }
+
+    /// Makes the place for what is written in the workspace.
+    pub fn make_layer(&self) -> Result<(), RunsError> {
+        let path = self.directory.join("layer");
+        let made = ["upper", "work"].iter().try_for_each(|part| atomic::private_dir(&path.join(part)));
+        made.map_err(|source| RunsError::Io { path, source })
     }
 
     /// Adds a line to the log.

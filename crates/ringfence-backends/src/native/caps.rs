@@ -26,6 +26,7 @@ pub(super) fn capabilities(offer: &Offer) -> Capabilities {
         (Promise::FilesConfined, mounts.clone()),
         (Promise::HomePrivate, "mount namespace, memory".into()),
         (Promise::WorkspaceReadOnly, "read-only mount".into()),
+        (Promise::WorkspaceUntouched, "overlayfs in the user namespace".into()),
         (Promise::SecretsUnreadable, mounts),
         (Promise::PathsProtected, "read-only mounts".into()),
         (Promise::GlobsDenied, "masking mounts over what is there at the start".into()),

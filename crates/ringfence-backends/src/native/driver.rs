@@ -1,7 +1,8 @@
 //! A run in a sandbox of the kernel's own: the gate builds it around the program.
 
-use std::fs::File;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -115,7 +116,7 @@ impl Backend for Native {
         let name = plan.request.argv.first().map(String::as_str).unwrap_or_default();
         let begun = self.begun().take().filter(|begun| begun.run == plan.request.run);
         let Begun { idle, system, base, .. } = begun.map_or_else(|| self.begin(plan), Ok)?;
-        let workspace = plan.request.workspace.host().as_path();
+        let workspace = plan::lock(&plan.request);
         let (lock, alone) = ringfence_linux::share(workspace).map_err(|error| {
             let message = format!("{} cannot be locked: {error}", workspace.display());
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
@@ -124,8 +125,32 @@ impl Backend for Native {
         let bounded = self.offer().bound(&plan.request)?;
         let spec = plan::spec(plan, &base, &survey, &bounded)?;
         let placed = plan::placeholders(&plan.request, &survey);
+        if let Some(layer) = plan::layer(&plan.request) {
+            make_ways(layer, plan.request.workspace.host().as_path(), &placed).map_err(|error| {
+                let message = format!("the layer {} cannot be written: {error}", layer.display());
+                LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+            })?;
+        }
         let stand_ins = StandIns { placed, workspace: workspace.to_owned(), lock: Some(lock) };
         let run = idle.launch(spec, plan.request.stdin, name)?;
         Ok(Box::new(Cleaned { run, _stand_ins: stand_ins, _groups: bounded.groups }))
     }
+}
+
+/// Makes the directories above stand-ins in a layer, as they are below it.
+fn make_ways(layer: &Path, below: &Path, placed: &[Placeholder]) -> io::Result<()> {
+    let upper = layer.join("upper");
+    let as_below =
+        |part: &Path| fs::set_permissions(upper.join(part), fs::metadata(below.join(part))?.permissions());
+    as_below(Path::new(""))?;
+    for placeholder in placed {
+        let Ok(path) = placeholder.path.strip_prefix(&upper) else { continue };
+        let mut way: Vec<&Path> = path.ancestors().skip(1).collect();
+        way.reverse();
+        for part in way.into_iter().filter(|part| !upper.join(part).exists()) {
+            fs::create_dir(upper.join(part))?;
+            as_below(part)?;
+        }
+    }
+    Ok(())
 }

@@ -113,14 +113,26 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
         WorkspaceAccess::ReadWrite => Access::Write,
         WorkspaceAccess::ReadOnly => Access::Read,
     };
-    builder.bind(request.workspace.host().as_path(), request.workspace.guest().as_path(), access);
+    let workspace = &request.workspace;
+    match layer(request) {
+        None => builder.bind(workspace.host().as_path(), workspace.guest().as_path(), access),
+        Some(layer) => {
+            builder.steps.push(Step::Overlay {
+                lower: workspace.host().as_path().to_owned(),
+                identity: survey.identity,
+                layer: layer.to_owned(),
+                target: workspace.guest().as_path().to_owned(),
+            });
+            builder.grant(workspace.guest().as_path(), Access::Write);
+        }
+    }
     shut(request, base, survey, &mut builder);
     Sandbox {
         groups: Vec::new(),
         scope: false,
         processors: None,
-        workspace: request.workspace.host().as_path().to_owned(),
-        identity: survey.identity,
+        workspace: lock(request).to_owned(),
+        identity: layer(request).is_none().then_some(survey.identity),
         steps: builder.steps,
         grants: builder.grants,
         cwd: request.workspace.guest().as_path().to_owned(),
@@ -140,12 +152,33 @@ fn granted(base: &Base) -> Vec<Grant> {
     of_steps.chain(always.map(|(path, access)| grant(Path::new(path), access))).collect()
 }
 
+/// The layer, where there is something to write to it.
+pub(super) fn layer(request: &Request) -> Option<&Path> {
+    let writes = request.policy.files.workspace == WorkspaceAccess::ReadWrite;
+    request.layer.as_ref().filter(|_| writes).map(HostPath::as_path)
+}
+
+/// The directory whose lock tells whether others stand on the same stand-ins.
+pub(super) fn lock(request: &Request) -> &Path {
+    layer(request).unwrap_or_else(|| request.workspace.host().as_path())
+}
+
+/// Where a path of the workspace that is not there yet would come to be.
+fn in_layer(request: &Request, path: &Path) -> PathBuf {
+    let rest = path.strip_prefix(request.workspace.host().as_path()).ok();
+    match (layer(request), rest) {
+        (Some(layer), Some(rest)) => layer.join("upper").join(rest),
+        _ => path.to_owned(),
+    }
+}
+
 /// What stands in for protected paths that are not there.
 pub(super) fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholder> {
     if request.policy.files.workspace == WorkspaceAccess::ReadOnly {
         return Vec::new();
     }
-    let stand_in = |(path, kind): &(PathBuf, StandIn)| Placeholder { path: path.clone(), kind: kind.clone() };
+    let stand_in =
+        |(path, kind): &(PathBuf, StandIn)| Placeholder { path: in_layer(request, path), kind: kind.clone() };
     survey.missing.iter().map(stand_in).collect()
 }
 
@@ -155,6 +188,7 @@ type Seen = Vec<(PathBuf, PathBuf, Access)>;
 fn seen<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Seen {
     let bind = |step: &Step| match step {
         Step::Bind { source, target, access } => Some((source.clone(), target.clone(), *access)),
+        Step::Overlay { lower, target, .. } => Some((lower.clone(), target.clone(), Access::Write)),
         _ => None,
     };
     steps.into_iter().filter_map(bind).collect()
@@ -181,7 +215,17 @@ fn shut(request: &Request, base: &Base, survey: &Survey, builder: &mut Builder) 
     let protected = survey.protected.iter().map(|path| (path, Access::Read));
     for (path, access) in anchors.chain(protected) {
         let writable = places(&seen, path, &|access| access == Access::Write);
-        builder.steps.extend(writable.map(|target| Step::Bind { source: path.clone(), target, access }));
+        let missing = survey.missing.iter().any(|(missing, _)| missing == path);
+        let source = if missing { in_layer(request, path) } else { path.clone() };
+        builder.steps.extend(writable.map(|target| match access {
+            // Not the host's own: what is written there belongs to the layer.
+            Access::Write if layer(request).is_some() => Step::Hold { target },
+            _ => Step::Bind { source: source.clone(), target, access },
+        }));
+    }
+    if let Some((path, text)) = &survey.exclude {
+        let writable = places(&seen, path, &|access| access == Access::Write);
+        builder.steps.extend(writable.map(|target| Step::Text { target, text: text.clone() }));
     }
     if request.policy.files.reach == Reach::Workspace {
         for (path, directory) in &survey.hidden {

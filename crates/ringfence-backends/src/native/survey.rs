@@ -54,6 +54,8 @@ pub(super) struct Survey {
     pub(super) protected: Vec<PathBuf>,
     /// Those of both that are not there, and what stands in for them; the outer ones first.
     pub(super) missing: Vec<(PathBuf, StandIn)>,
+    /// A file of git that names what it is not to see, and what it says with the stand-ins added.
+    pub(super) exclude: Option<(PathBuf, String)>,
     /// The device and the number of the workspace.
     pub(super) identity: (u64, u64),
     /// Whether no other run stands on the same stand-ins.
@@ -114,8 +116,11 @@ pub(super) fn look(plan: &Plan, system: &System, home: &Path, alone: bool) -> Re
     }
     protected(workspace, &files.protect, &mut survey)?;
     if !files.protect.is_empty() {
-        worktree(workspace, files.workspace == WorkspaceAccess::ReadWrite, &mut survey)?;
+        // With a layer nothing but the layer is written.
+        let write = files.workspace == WorkspaceAccess::ReadWrite && request.layer.is_none();
+        worktree(workspace, write, &mut survey)?;
     }
+    survey.exclude = exclude(workspace, &survey);
     let roots: Vec<PathBuf> = [workspace.to_owned()]
         .into_iter()
         .chain(survey.shown.iter().map(|(path, _)| path.clone()))
@@ -214,6 +219,20 @@ fn add(paths: &mut Vec<PathBuf>, path: &Path) {
     if !paths.iter().any(|known| known == path) {
         paths.push(path.to_owned());
     }
+}
+
+/// What keeps git from taking stand-ins for files of the person's. Without the file there is nowhere to say it.
+fn exclude(workspace: &Path, survey: &Survey) -> Option<(PathBuf, String)> {
+    let common = survey.shown.iter().map(|(path, _)| path.join("info/exclude"));
+    let file = [workspace.join(".git/info/exclude")].into_iter().chain(common).find(|file| file.is_file())?;
+    let names = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(workspace).ok());
+    let lines: String =
+        names.filter(|name| !name.starts_with(".git")).map(|name| format!("/{}\n", name.display())).collect();
+    if lines.is_empty() {
+        return None;
+    }
+    let said = fs::read_to_string(&file).ok()?;
+    Some((file, format!("{said}\n# ringfence holds these places while a run lasts\n{lines}")))
 }
 
 /// What stands in for a path that is not there. git fails on an empty `commondir`; one that points to itself is as none.

@@ -1,6 +1,7 @@
 //! Resolved settings: every question answered, nothing left to look up.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,23 @@ pub enum WorkspaceKind {
     Worktree,
     /// A clone.
     Clone,
+}
+
+impl WorkspaceKind {
+    /// All kinds, with the names that people write.
+    pub const ALL: [(&'static str, WorkspaceKind); 4] = [
+        ("bind", Self::Bind),
+        ("overlay", Self::Overlay),
+        ("worktree", Self::Worktree),
+        ("clone", Self::Clone),
+    ];
+}
+
+impl fmt::Display for WorkspaceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name);
+        f.pad(name)
+    }
 }
 
 /// A preset or a file.

@@ -128,6 +128,7 @@ fn version(program: &Path, installation: &Installation, settings: &Settings) -> 
         argv: vec![program.display().to_string(), "--version".into()],
         env: installation.env.clone(),
         workspace: PathMapping::new(PathMappingMode::SamePath, HostPath::new(&installation.home)?),
+        layer: None,
         stdin: Stdin::Empty,
         needed_hosts: Vec::new(),
     };

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use ringfence_backends::{Surroundings, entry};
 use ringfence_core::backend::Backend;
 use ringfence_core::capability::Capabilities;
-use ringfence_core::config::{AgentSettings, Layers, PolicyChoice, Settings};
+use ringfence_core::config::{AgentSettings, Layers, PolicyChoice, Settings, WorkspaceKind};
 use ringfence_core::event::RunResult;
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
@@ -126,6 +126,7 @@ impl Asked<'_> {
             policy,
             policy_name,
             workspace: self.workspace(mode)?,
+            layer: self.layer(mode)?,
             host_env: self.installation.env.clone(),
             given_env: self.options.variables(self.installation)?,
             patience: self.settings.sandbox.patience_seconds,
@@ -192,20 +193,24 @@ impl Asked<'_> {
         })
     }
 
+    /// Whether the workspace is to stay untouched.
+    fn layer(&self, mode: Mode) -> anyhow::Result<bool> {
+        match self.options.workspace.unwrap_or(self.settings.sandbox.workspace) {
+            WorkspaceKind::Bind => Ok(false),
+            WorkspaceKind::Overlay => Ok(true),
+            kind @ (WorkspaceKind::Worktree | WorkspaceKind::Clone) => Err(advise(
+                anyhow!("mode {mode} has no workspace of kind `{kind}`"),
+                "use `--workspace bind`, the directory itself, or `--workspace overlay`, a layer over it",
+            )),
+        }
+    }
+
     /// The workspace as the run sees it.
     pub(crate) fn guest_workspace(&self, mode: Mode) -> anyhow::Result<PathBuf> {
         Ok(self.workspace(mode)?.guest().as_path().to_owned())
     }
 
     fn workspace(&self, mode: Mode) -> anyhow::Result<PathMapping> {
-        let kind = serde_json::to_value(self.settings.sandbox.workspace)?;
-        let kind = self.options.workspace.as_deref().or(kind.as_str()).unwrap_or_default();
-        if kind != "bind" {
-            return Err(advise(
-                anyhow!("mode {mode} has no workspace of kind `{kind}`"),
-                "use `--workspace bind`: the directory itself",
-            ));
-        }
         let host = workspace_path(self.installation, self.options, self.agent)?;
         // Without a boundary there is no inside, so nothing can be mapped.
         let mapping =

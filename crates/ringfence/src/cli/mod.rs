@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod exec;
 mod job;
+mod layer;
 mod options;
 mod policy;
 mod probe;
@@ -66,6 +67,12 @@ enum Verb {
     /// Look at past and present runs
     #[command(subcommand)]
     Runs(runs::Verb),
+    /// Show what a run wrote in a workspace of kind `overlay`
+    Diff(layer::DiffArgs),
+    /// Put what a run wrote into the workspace
+    Apply(layer::ApplyArgs),
+    /// Throw away what a run wrote
+    Discard(layer::DiscardArgs),
     /// Where agents run: show, choose, check
     #[command(subcommand)]
     Sandbox(sandbox::Verb),
@@ -114,6 +121,9 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Demo(args) => demo::demo(&args, installation),
         Verb::Probe(args) => probe::probe(&args, installation),
         Verb::Runs(verb) => runs::runs(verb, installation),
+        Verb::Diff(args) => layer::diff(&args, installation),
+        Verb::Apply(args) => layer::apply(&args, installation),
+        Verb::Discard(args) => layer::discard(&args, installation),
         Verb::Sandbox(verb) => sandbox::sandbox(&verb, installation),
         Verb::Policy(verb) => policy::policy(verb, installation),
         Verb::Config(verb) => config::config(verb, installation),

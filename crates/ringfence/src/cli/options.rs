@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
+use ringfence_core::config::WorkspaceKind;
 use ringfence_core::mode::Mode;
 use ringfence_core::policy::HostRule;
 use ringfence_core::units::{Cpus, MemorySize, Seconds};
@@ -37,8 +38,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH", help_heading = "Isolation")]
     pub(crate) write: Vec<PathBuf>,
     /// What the workspace is made of
-    #[arg(long, value_name = "KIND", value_parser = ["bind", "overlay", "worktree", "clone"], help_heading = "Isolation")]
-    pub(crate) workspace: Option<String>,
+    #[arg(long, value_name = "KIND", value_parser = workspace_parser(), help_heading = "Isolation")]
+    pub(crate) workspace: Option<WorkspaceKind>,
     /// Where to work, instead of the current directory
     #[arg(short = 'C', long, value_name = "DIR", help_heading = "Isolation")]
     pub(crate) cwd: Option<PathBuf>,
@@ -62,6 +63,13 @@ pub(crate) struct Options {
 /// Modes by name, so that help, completion and errors list them.
 pub(crate) fn mode_parser() -> ValueParser {
     PossibleValuesParser::new(Mode::NAMES).try_map(|name| name.parse::<Mode>()).into()
+}
+
+fn workspace_parser() -> ValueParser {
+    let named = |name: String| WorkspaceKind::ALL.into_iter().find(|(known, _)| *known == name);
+    PossibleValuesParser::new(WorkspaceKind::ALL.map(|(name, _)| name))
+        .try_map(move |name| named(name).map(|(_, kind)| kind).ok_or("there is no such kind"))
+        .into()
 }
 
 impl Options {

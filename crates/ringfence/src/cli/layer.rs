@@ -1,0 +1,276 @@
+//! `ringfence diff`, `apply`, `discard`: what a run wrote in a workspace that stayed untouched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use anyhow::{anyhow, bail};
+use ringfence_core::ids::RunId;
+use ringfence_engine::layer::{Applied, Change, Layer, What};
+use ringfence_store::runs::Progress;
+use similar::{ChangeTag, TextDiff};
+
+use crate::installation::Installation;
+use crate::report::advise;
+use crate::terminal::{self, harmless};
+
+/// Show what a run wrote in a workspace of kind `overlay`.
+#[derive(clap::Args)]
+pub(crate) struct DiffArgs {
+    /// The run: its id, the beginning or end of it, or `last`
+    run: String,
+    /// Only these files and directories, from the workspace
+    paths: Vec<PathBuf>,
+    /// Only which files, and how much
+    #[arg(long)]
+    stat: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Put what a run wrote into the workspace.
+#[derive(clap::Args)]
+pub(crate) struct ApplyArgs {
+    /// The run: its id, the beginning or end of it, or `last`
+    run: String,
+    /// Only these files and directories, from the workspace
+    paths: Vec<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Throw away what a run wrote.
+#[derive(clap::Args)]
+pub(crate) struct DiscardArgs {
+    /// The run: its id, the beginning or end of it, or `last`
+    run: String,
+}
+
+/// A longer text is told of by its size.
+const LONGEST_TEXT: u64 = 1 << 20;
+
+fn open(text: &str, installation: &Installation) -> anyhow::Result<(RunId, Layer)> {
+    let runs = installation.runs();
+    let run = runs.find(text)?;
+    let record = runs.record(&run)?;
+    if runs.progress(&run)? == Progress::Running {
+        bail!("the run {run} is not over");
+    }
+    let nothing = |why: &str| {
+        advise(
+            anyhow!("the run {run} has nothing to show: {why}"),
+            "a run keeps its changes apart with `--workspace overlay`",
+        )
+    };
+    if !record.layer {
+        return Err(nothing("it wrote into the workspace itself"));
+    }
+    let directory = runs.layer(&run);
+    if !directory.exists() {
+        return Err(nothing("its changes were applied or discarded"));
+    }
+    let workspace = record.workspace.host().as_path().to_owned();
+    Ok((run.clone(), Layer::open(&directory, &workspace, &runs.record_file(&run))?))
+}
+
+/// Whether a path is one of these or below one of them; all are if none is named.
+fn is_wanted(paths: &[PathBuf], path: &Path) -> bool {
+    paths.is_empty()
+        || paths.iter().any(|wanted| path.starts_with(wanted.strip_prefix("./").unwrap_or(wanted)))
+}
+
+/// Each path that was named has to be among the changes.
+fn check_named(paths: &[PathBuf], changes: &[Change]) -> anyhow::Result<()> {
+    for path in paths {
+        if !changes.iter().any(|change| is_wanted(std::slice::from_ref(path), &change.path)) {
+            return Err(advise(
+                anyhow!("the run did not change {}", path.display()),
+                "`ringfence diff RUN --stat` lists what it changed",
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let (_, layer) = open(&args.run, installation)?;
+    let changes = layer.changes()?;
+    check_named(&args.paths, &changes)?;
+    let changes: Vec<Change> =
+        changes.into_iter().filter(|change| is_wanted(&args.paths, &change.path)).collect();
+    if args.json {
+        terminal::json(&changes)?;
+    } else if changes.is_empty() {
+        terminal::line("Nothing was changed.");
+    } else if args.stat {
+        show_stat(&layer, &changes);
+    } else {
+        changes.iter().for_each(|change| show(&layer, change));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let (_, layer) = open(&args.run, installation)?;
+    check_named(&args.paths, &layer.changes()?)?;
+    let done = layer.apply(&|path| is_wanted(&args.paths, path))?;
+    if args.json {
+        terminal::json(&done)?;
+    } else {
+        tell(&done);
+    }
+    Ok(ExitCode::from(u8::from(!done.conflicts.is_empty())))
+}
+
+fn tell(done: &Applied) {
+    let (green, red) = (AnsiColor::Green.on_default(), AnsiColor::Red.on_default());
+    for path in &done.applied {
+        terminal::line(format!("{green}applied{green:#}  {}", name(path)));
+    }
+    for (path, why) in &done.conflicts {
+        terminal::line(format!("{red}conflict{red:#} {}: {why}", name(path)));
+    }
+    if !done.conflicts.is_empty() {
+        terminal::about("What is in conflict stays in the layer: `ringfence diff` shows it.");
+    }
+}
+
+pub(crate) fn discard(args: &DiscardArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let (run, layer) = open(&args.run, installation)?;
+    let count = layer.changes()?.len();
+    layer.discard()?;
+    terminal::line(format!("Discarded {count} changes of the run {run}."));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A name on one line, whatever it is made of.
+fn name(path: &Path) -> String {
+    let shown = path.display().to_string();
+    shown
+        .chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}
+
+/// One letter for what was done, as git has it.
+fn letter(change: &Change) -> char {
+    match &change.what {
+        What::Added { renamed_from: Some(_) } => 'R',
+        What::Added { .. } => 'A',
+        What::Removed { .. } => 'D',
+        What::Modified | What::Permissions { .. } => 'M',
+    }
+}
+
+/// What was renamed is told of once, under its new name.
+fn is_told_elsewhere(change: &Change) -> bool {
+    matches!(change.what, What::Removed { renamed_to: Some(_) })
+}
+
+fn show_stat(layer: &Layer, changes: &[Change]) {
+    let mut sums = (0, 0);
+    let mut rows = Vec::new();
+    for change in changes.iter().filter(|change| !is_told_elsewhere(change)) {
+        let (added, removed) = lines_of(layer, change).unwrap_or_default();
+        sums = (sums.0 + added, sums.1 + removed);
+        let path = match &change.what {
+            What::Added { renamed_from: Some(from) } => format!("{} → {}", name(from), name(&change.path)),
+            What::Permissions { from, to } => format!("{} (mode {from:o} → {to:o})", name(&change.path)),
+            _ => name(&change.path),
+        };
+        let slash = if change.directory { "/" } else { "" };
+        let conflict = change.conflict.as_ref().map(|why| format!("conflict: {why}")).unwrap_or_default();
+        let count = if added + removed == 0 { String::new() } else { format!("+{added} -{removed}") };
+        rows.push(vec![letter(change).to_string(), format!("{path}{slash}"), count, conflict]);
+    }
+    terminal::table(&rows);
+    let what = if rows.len() == 1 { "change" } else { "changes" };
+    terminal::line(format!("{} {what}, {} lines added, {} removed", rows.len(), sums.0, sums.1));
+}
+
+/// How many lines were added and removed, where both sides are texts.
+fn lines_of(layer: &Layer, change: &Change) -> Option<(usize, usize)> {
+    let (before, after) = texts(layer, change)?;
+    let diff = TextDiff::from_lines(&before, &after);
+    let count = |tag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();
+    Some((count(ChangeTag::Insert), count(ChangeTag::Delete)))
+}
+
+/// What a file held and holds, if both can be shown.
+fn texts(layer: &Layer, change: &Change) -> Option<(String, String)> {
+    let nothing = || Some(String::new());
+    let (before, after) = match &change.what {
+        What::Added { renamed_from: Some(_) } | What::Permissions { .. } => (nothing(), nothing()),
+        What::Added { .. } => (nothing(), text(&layer.upper(&change.path))),
+        What::Removed { .. } => (text(&layer.lower(&change.path)), nothing()),
+        What::Modified => (text(&layer.lower(&change.path)), text(&layer.upper(&change.path))),
+    };
+    before.zip(after)
+}
+
+/// A text; a link as what it leads to.
+fn text(path: &Path) -> Option<String> {
+    let data = fs::symlink_metadata(path).ok()?;
+    if data.is_symlink() {
+        return Some(format!("→ {}\n", fs::read_link(path).ok()?.display()));
+    }
+    if data.is_dir() {
+        return Some(String::new());
+    }
+    let bytes = (data.is_file() && data.len() <= LONGEST_TEXT).then(|| fs::read(path).ok()).flatten()?;
+    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+}
+
+fn show(layer: &Layer, change: &Change) {
+    if is_told_elsewhere(change) {
+        return;
+    }
+    let bold = Style::new().bold();
+    let slash = if change.directory { "/" } else { "" };
+    let what = match &change.what {
+        What::Added { renamed_from: Some(from) } => format!("renamed from {}", name(from)),
+        What::Added { .. } => "added".to_owned(),
+        What::Removed { .. } => "removed".to_owned(),
+        What::Modified => "changed".to_owned(),
+        What::Permissions { from, to } => format!("mode {from:o} → {to:o}"),
+    };
+    terminal::line(format!("{bold}{} {}{slash}{bold:#} {what}", letter(change), name(&change.path)));
+    if let Some(conflict) = &change.conflict {
+        let red = AnsiColor::Red.on_default();
+        terminal::line(format!("{red}conflict{red:#}: {conflict}"));
+    }
+    match texts(layer, change) {
+        Some((before, after)) => show_lines(&before, &after),
+        None => terminal::line(sizes(layer, change)),
+    }
+}
+
+fn show_lines(before: &str, after: &str) {
+    let (red, green, cyan) =
+        (AnsiColor::Red.on_default(), AnsiColor::Green.on_default(), AnsiColor::Cyan.on_default());
+    for hunk in TextDiff::from_lines(before, after).unified_diff().context_radius(3).iter_hunks() {
+        terminal::line(format!("{cyan}{}{cyan:#}", hunk.header()));
+        for change in hunk.iter_changes() {
+            let line = harmless(change.value().trim_end_matches('\n'));
+            match change.tag() {
+                ChangeTag::Delete => terminal::line(format!("{red}-{line}{red:#}")),
+                ChangeTag::Insert => terminal::line(format!("{green}+{line}{green:#}")),
+                ChangeTag::Equal => terminal::line(format!(" {line}")),
+            }
+        }
+    }
+}
+
+fn sizes(layer: &Layer, change: &Change) -> String {
+    let size = |path: PathBuf| fs::symlink_metadata(path).map_or(0, |data| data.len());
+    match change.what {
+        What::Removed { .. } => format!("binary, {} bytes", size(layer.lower(&change.path))),
+        What::Modified => {
+            format!("binary, {} → {} bytes", size(layer.lower(&change.path)), size(layer.upper(&change.path)))
+        }
+        _ => format!("binary, {} bytes", size(layer.upper(&change.path))),
+    }
+}
