@@ -28,6 +28,7 @@ fn subjects() -> Vec<Subject> {
     let around = Surroundings {
         path: std::env::split_paths(&std::env::var_os("PATH").unwrap()).collect(),
         home: "/".into(),
+        state: std::env::temp_dir().join("ringfence-conformance"),
         runtime: None,
         gate: GateProgram { program: BINARY.into(), args: vec!["__gate".into()], ready: Arc::default() },
     };

@@ -6,6 +6,7 @@
 
 mod command_line;
 mod conformance;
+mod escapes;
 mod findings;
 mod native;
 mod overlay;

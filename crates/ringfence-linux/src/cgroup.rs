@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_gate::Limit;
-use rustix::fs::{Access, accessat};
+use rustix::fs::{Access, FlockOperation, accessat, flock};
 
 /// Where the kernel shows its groups.
 const ROOT: &str = "/sys/fs/cgroup";
 /// How the names of our groups begin.
 const PREFIX: &str = "ringfence-";
-/// A group without processes that is older belongs to nobody.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+/// A group is made and locked within much less.
+const FORGOTTEN: Duration = Duration::from_secs(1);
 /// In microseconds.
 const PERIOD: u64 = 100_000;
 
@@ -118,10 +118,13 @@ impl Hierarchy {
             let (_, version, parent) = parent
                 .ok_or_else(|| failed(Path::new(controller.name()))(io::ErrorKind::Unsupported.into()))?;
             let group = parent.join(format!("{PREFIX}{name}"));
-            if !groups.0.contains(&group) {
+            if !groups.directories.contains(&group) {
                 sweep(parent);
                 fs::create_dir(&group).map_err(failed(&group))?;
-                groups.0.push(group.clone());
+                groups.directories.push(group.clone());
+                groups
+                    .locks
+                    .push(lock(&group, FlockOperation::NonBlockingLockShared).map_err(failed(&group))?);
             }
             if *version == Version::V2 && !hands_down(parent, controller) {
                 set(&parent.join("cgroup.subtree_control"), &format!("+{}", controller.name()))?;
@@ -219,15 +222,28 @@ fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-        if ours && age().is_some_and(|age| age > FORGOTTEN) {
+        if ours
+            && age().is_some_and(|age| age > FORGOTTEN)
+            && lock(&entry.path(), FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
+/// Whoever made a group holds on to it.
+fn lock(group: &Path, how: FlockOperation) -> io::Result<fs::File> {
+    let directory = fs::File::open(group)?;
+    flock(&directory, how)?;
+    Ok(directory)
+}
+
 /// The groups of one run. They go when this is dropped, if nothing runs in them.
 #[derive(Debug, Default)]
-pub struct Groups(Vec<PathBuf>);
+pub struct Groups {
+    directories: Vec<PathBuf>,
+    locks: Vec<fs::File>,
+}
 
 /// What this process's own group of version 2 has refused, for one that was started in a group made for it.
 pub(crate) fn own_exhausted() -> Option<Limit> {
@@ -250,22 +266,22 @@ fn exhausted(groups: &[PathBuf]) -> Option<Limit> {
 impl Groups {
     /// Those that somebody else has made.
     pub fn of(directories: Vec<PathBuf>) -> Self {
-        Self(directories)
+        Self { directories, locks: Vec::new() }
     }
 
     /// Where they are.
     pub fn directories(&self) -> &[PathBuf] {
-        &self.0
+        &self.directories
     }
 
     /// Puts a process there. Whatever it starts from now on is there too.
     pub fn join(&self, pid: i32) -> Result<(), CgroupError> {
-        self.0.iter().try_for_each(|group| set(&group.join("cgroup.procs"), &pid.to_string()))
+        self.directories.iter().try_for_each(|group| set(&group.join("cgroup.procs"), &pid.to_string()))
     }
 
     /// What was asked for in vain.
     pub fn exhausted(&self) -> Option<Limit> {
-        exhausted(&self.0)
+        exhausted(&self.directories)
     }
 }
 
@@ -275,7 +291,8 @@ fn number_after(text: &str, name: &str) -> Option<u64> {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        for group in &self.0 {
+        self.locks.clear();
+        for group in &self.directories {
             let _ = fs::remove_dir(group);
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use ringfence_gate::{Limit, Spec, Status, WireError, read_frame, receive, send};
@@ -75,7 +75,8 @@ pub struct Child {
     pub pid: Pid,
     line: UnixStream,
     placeholders: Vec<Placeholder>,
-    workspace: PathBuf,
+    /// Others see by it that somebody still stands on the stand-ins, also when the host is gone.
+    lock: fs::File,
     groups: Groups,
     scope: bool,
 }
@@ -98,7 +99,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        remove(&self.placeholders, &self.workspace);
+        remove(&self.placeholders, &self.lock);
     }
 }
 
@@ -138,17 +139,18 @@ impl Prepared {
         spec: Spec,
         stdin: Option<OwnedFd>,
     ) -> Result<(Child, Option<OwnedFd>), SpawnError> {
-        place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
+        let (lock, _) = share(&sandbox.workspace).map_err(SpawnError::Placeholder)?;
         let Self { pid, line } = self;
-        // From here on what was placed is taken away again, whatever happens.
+        // From here on what is placed is taken away again, whatever happens.
         let child = Child {
             pid,
             line,
             placeholders: sandbox.placeholders.clone(),
-            workspace: sandbox.workspace.clone(),
+            lock,
             groups: Groups::of(sandbox.groups.clone()),
             scope: sandbox.scope,
         };
+        place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
         // Before it has started anything, so that nothing is outside.
         child.groups.join(child.pid.as_raw_nonzero().get())?;
         let rest = Rest { sandbox, spec };
@@ -194,14 +196,16 @@ pub fn share(workspace: &Path) -> io::Result<(fs::File, bool)> {
     Ok((directory, alone))
 }
 
-/// Takes stand-ins away, the innermost first, if they are still as they were made and no other run stands on them: the
-/// last one does it. The host does it, or the gate if the host is gone.
-pub fn remove(placed: &[Placeholder], workspace: &Path) {
-    let last = fs::File::open(workspace)
-        .is_ok_and(|directory| flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok());
-    if !last {
-        return;
+/// Takes stand-ins away if no other run stands on them: the last one does it. The host does it, or the gate if the host
+/// is gone. `lock` is one's own share of the workspace; it is given up.
+pub fn remove(placed: &[Placeholder], lock: &fs::File) {
+    if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        clear(placed);
     }
+}
+
+/// Takes stand-ins away, the innermost first, if they are still as they were made.
+pub fn clear(placed: &[Placeholder]) {
     for placeholder in placed.iter().rev() {
         let _ = match &placeholder.kind {
             StandIn::Directory => fs::remove_dir(&placeholder.path),
@@ -212,7 +216,7 @@ pub fn remove(placed: &[Placeholder], workspace: &Path) {
 }
 
 /// Whether a file is just what a stand-in is.
-pub fn holds(path: &Path, text: &str) -> bool {
+fn holds(path: &Path, text: &str) -> bool {
     let data =
         fs::symlink_metadata(path).ok().filter(|data| data.is_file() && data.len() == text.len() as u64);
     data.is_some() && fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())

@@ -132,6 +132,7 @@ impl Installation {
         Surroundings {
             path: std::env::split_paths(path).collect(),
             home: self.home.clone(),
+            state: self.state.clone(),
             runtime: self.env.get("XDG_RUNTIME_DIR").map(PathBuf::from),
             gate: GateProgram {
                 program: self.program.clone(),

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
 use ringfence_linux::{Base, Groups, Placeholder};
 
+use super::journal::{Journal, Note};
 use super::limits::Offer;
 use super::survey::System;
 use super::{caps, plan, survey};
@@ -43,15 +44,14 @@ impl Sandbox for Cleaned {
 
 struct StandIns {
     placed: Vec<Placeholder>,
-    workspace: PathBuf,
     /// Held while the run lasts; another run sees by it that it is not alone.
-    lock: Option<File>,
+    lock: File,
+    _note: Note,
 }
 
 impl Drop for StandIns {
     fn drop(&mut self) {
-        self.lock = None;
-        ringfence_linux::remove(&self.placed, &self.workspace);
+        ringfence_linux::remove(&self.placed, &self.lock);
     }
 }
 
@@ -121,7 +121,9 @@ impl Backend for Native {
             let message = format!("{} cannot be locked: {error}", workspace.display());
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
-        let survey = survey::look(plan, &system, &self.around.home, alone)?;
+        let journal = Journal::new(&self.around.state);
+        let held = journal.held(workspace, alone);
+        let survey = survey::look(plan, &system, &self.around.home, held)?;
         let bounded = self.offer().bound(&plan.request)?;
         let spec = plan::spec(plan, &base, &survey, &bounded)?;
         let placed = plan::placeholders(&plan.request, &survey);
@@ -131,7 +133,11 @@ impl Backend for Native {
                 LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
             })?;
         }
-        let stand_ins = StandIns { placed, workspace: workspace.to_owned(), lock: Some(lock) };
+        let note = journal.note(&plan.request.run, workspace, &placed).map_err(|error| {
+            let message = format!("what is put into the workspace cannot be noted: {error}");
+            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+        })?;
+        let stand_ins = StandIns { placed, lock, _note: note };
         let run = idle.launch(spec, plan.request.stdin, name)?;
         Ok(Box::new(Cleaned { run, _stand_ins: stand_ins, _groups: bounded.groups }))
     }

@@ -6,6 +6,7 @@
 
 mod caps;
 mod driver;
+mod journal;
 mod limits;
 mod plan;
 mod probe;

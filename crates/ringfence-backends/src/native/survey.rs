@@ -58,8 +58,8 @@ pub(super) struct Survey {
     pub(super) exclude: Option<(PathBuf, String)>,
     /// The device and the number of the workspace.
     pub(super) identity: (u64, u64),
-    /// Whether no other run stands on the same stand-ins.
-    alone: bool,
+    /// What other runs hold in the same workspace.
+    held: BTreeSet<PathBuf>,
 }
 
 /// What every run sees of this machine.
@@ -82,7 +82,12 @@ fn refused(message: String) -> LaunchError {
 }
 
 /// Looks around.
-pub(super) fn look(plan: &Plan, system: &System, home: &Path, alone: bool) -> Result<Survey, LaunchError> {
+pub(super) fn look(
+    plan: &Plan,
+    system: &System,
+    home: &Path,
+    held: BTreeSet<PathBuf>,
+) -> Result<Survey, LaunchError> {
     let request = &plan.request;
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
@@ -96,7 +101,7 @@ pub(super) fn look(plan: &Plan, system: &System, home: &Path, alone: bool) -> Re
         program_tree: program_tree(&program),
         program,
         identity: (data.dev(), data.ino()),
-        alone,
+        held,
         ..Survey::default()
     };
     for (paths, write) in [(&files.read, false), (&files.write, true)] {
@@ -246,11 +251,7 @@ fn stand_in(name: &str, last: bool) -> StandIn {
 
 /// Another run's stand-in is ours too: whoever is the last takes it away.
 fn adopt(path: &Path, kind: StandIn, survey: &mut Survey) {
-    let same = match &kind {
-        StandIn::Directory => path.is_dir(),
-        StandIn::File(text) => ringfence_linux::holds(path, text),
-    };
-    if !survey.alone && same {
+    if survey.held.contains(path) {
         note_missing(path, kind, survey);
     }
 }

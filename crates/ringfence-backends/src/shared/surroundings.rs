@@ -14,6 +14,8 @@ pub struct Surroundings {
     pub path: Vec<PathBuf>,
     /// The person's home.
     pub home: PathBuf,
+    /// Where ringfence keeps what lasts.
+    pub state: PathBuf,
     /// Where services of the person's session have their sockets.
     pub runtime: Option<PathBuf>,
     /// How to start the gate.
