@@ -35,6 +35,11 @@ pub(crate) fn reap(mut ended: impl FnMut(Pid, Status)) -> io::Result<Reaped> {
     }
 }
 
+/// All threads that can be seen. In a namespace of its own, those are the run's.
+pub fn threads_in_sight() -> io::Result<u32> {
+    Ok(Census::take()?.0.values().map(|member| member.threads).sum())
+}
+
 /// How a process ended.
 pub fn status_of(status: WaitStatus) -> Status {
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);

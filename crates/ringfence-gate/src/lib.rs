@@ -13,7 +13,7 @@ mod supervise;
 mod sweep;
 mod wire;
 
-pub use family::status_of;
+pub use family::{status_of, threads_in_sight};
 pub use spawn::{Plain, Spawned, Spawner, StartFailure, spawn_program};
 pub use start::{Started, exec, fork};
 pub use supervise::{GateError, run};

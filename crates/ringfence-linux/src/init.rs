@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use ringfence_gate::{Spawned, Status, receive, send, spawn_program, write_frame};
+use ringfence_gate::{Spawned, Status, receive, send, spawn_program, threads_in_sight, write_frame};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, set_dumpable_behavior, set_parent_process_death_signal, wait,
 };
@@ -20,8 +20,8 @@ use crate::spawn::{Rest, Word};
 /// first process.
 pub(crate) fn run(base: &Base, line: &UnixStream, ids: (u32, u32)) -> i32 {
     let say = |word: &Word| write_frame(line, word).is_ok();
-    let program = match begin(base, line, ids).and_then(|mut kernel| finish(&mut kernel, line)) {
-        Ok(Some(program)) => program,
+    let (program, most) = match begin(base, line, ids).and_then(|mut kernel| finish(&mut kernel, line)) {
+        Ok(Some(started)) => started,
         // The gate is gone or wants nothing started.
         Ok(None) => return 0,
         Err(failure) => {
@@ -34,7 +34,9 @@ pub(crate) fn run(base: &Base, line: &UnixStream, ids: (u32, u32)) -> i32 {
     }
     drop(program.terminal);
     let status = reap_until(program.pid);
-    say(&Word::Ended(status));
+    // The others are still there, as many as there were when the program gave up; it was one more.
+    let full = most.is_some_and(|most| threads_in_sight().is_ok_and(|count| count + 1 >= most));
+    say(&Word::Ended { status, full });
     match status {
         Status::Code(code) => i32::from(code),
         Status::Signal(signal) => 128 + i32::from(signal),
@@ -63,7 +65,7 @@ fn begin(base: &Base, line: &UnixStream, ids: (u32, u32)) -> Result<Linux, Word>
 }
 
 /// The rest, when the gate knows it.
-fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<Spawned>, Word> {
+fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<(Spawned, Option<u32>)>, Word> {
     let received = receive(line).map_err(|error| Word::Failed(error.to_string()))?;
     let Some((Rest { sandbox, spec }, stdin)) = received else { return Ok(None) };
     // Only now is it in its own groups, which are to be all that it sees of them.
@@ -83,7 +85,7 @@ fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<Spawned>, Word
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))?;
     let started = spawn_program(&spec, stdin);
     started
-        .map(Some)
+        .map(|started| Some((started, spec.process_limit)))
         .map_err(|error| Word::CannotStart { os_error: error.raw_os_error().unwrap_or(libc::EIO) })
 }
 

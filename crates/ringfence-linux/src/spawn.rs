@@ -42,7 +42,12 @@ pub(crate) enum Word {
     /// The sandbox could not be built.
     Failed(String),
     /// The program ended.
-    Ended(Status),
+    Ended {
+        /// How.
+        status: Status,
+        /// Whether there were as many processes then as there may be.
+        full: bool,
+    },
 }
 
 /// Why nothing runs.
@@ -79,19 +84,24 @@ pub struct Child {
     lock: fs::File,
     groups: Groups,
     scope: bool,
+    full: bool,
 }
 
 impl Child {
     /// What it asked for in vain.
     pub fn exhausted(&self) -> Option<Limit> {
-        if self.scope { own_exhausted() } else { self.groups.exhausted() }
+        let counted = if self.scope { own_exhausted() } else { self.groups.exhausted() };
+        counted.or_else(|| self.full.then_some(Limit::Processes))
     }
 
     /// How the program ended, if its first process could still say so.
     pub fn last_word(&mut self) -> Option<Status> {
         let _ = self.line.set_nonblocking(true);
         match read_frame(&self.line) {
-            Ok(Some(Word::Ended(status))) => Some(status),
+            Ok(Some(Word::Ended { status, full })) => {
+                self.full = full;
+                Some(status)
+            }
             _ => None,
         }
     }
@@ -149,6 +159,7 @@ impl Prepared {
             lock,
             groups: Groups::of(sandbox.groups.clone()),
             scope: sandbox.scope,
+            full: false,
         };
         place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
         // Before it has started anything, so that nothing is outside.
@@ -162,7 +173,7 @@ impl Prepared {
                 Err(SpawnError::Program(io::Error::from_raw_os_error(os_error)))
             }
             Some((Word::Failed(why), _)) => Err(SpawnError::Build(why)),
-            Some((Word::Ended(_), _)) | None => {
+            Some((Word::Ended { .. }, _)) | None => {
                 sent?;
                 Err(SpawnError::Build("its first process ended at once".into()))
             }

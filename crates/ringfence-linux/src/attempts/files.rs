@@ -59,10 +59,10 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         let same = fs::metadata(&file).map(|data| data.permissions());
         refused(same.and_then(|same| fs::set_permissions(&file, same)))
     }),
-    attempt("files", FILES, "write into /usr", |_| write(Path::new("/usr/ringfence-probe"))),
-    attempt("files", FILES, "write into /etc", |_| write(Path::new("/etc/ringfence-probe"))),
-    attempt("files", FILES, "write into the root", |_| write(Path::new("/ringfence-probe"))),
-    attempt("files", FILES, "write into the host's /tmp", |_| write(Path::new("/tmp/ringfence-probe"))),
+    attempt("files", FILES, "write into /usr", |bait| write(&Path::new("/usr").join(&bait.name))),
+    attempt("files", FILES, "write into /etc", |bait| write(&Path::new("/etc").join(&bait.name))),
+    attempt("files", FILES, "write into the root", |bait| write(&Path::new("/").join(&bait.name))),
+    attempt("files", FILES, "write into the host's /tmp", |bait| write(&Path::new("/tmp").join(&bait.name))),
     attempt("files", FILES, "open a program of the system for writing", |_| {
         refused(OpenOptions::new().write(true).open("/bin/sh"))
     }),

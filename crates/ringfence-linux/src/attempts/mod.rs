@@ -22,6 +22,8 @@ pub use shared_memory::SharedMemory;
 /// What was laid out, in paths of the host where nothing else is said.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bait {
+    /// A name that nothing else has, for what is written.
+    pub name: String,
     /// The workspace as the run sees it.
     pub workspace: PathBuf,
     /// A directory outside of the workspace, with `file.txt` and a listening `socket`.

@@ -27,7 +27,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         group: "resources",
         promise: Promise::Disk,
         what: "fill the memory with files",
-        attempt: |bait| fill("/dev/shm/ringfence-probe", bait.limits.disk + bait.limits.disk / 2),
+        attempt: |bait| fill(&format!("/dev/shm/{}", bait.name), bait.limits.disk + bait.limits.disk / 2),
     },
 ];
 
@@ -75,7 +75,7 @@ fn take_processes(bait: &Bait) -> Outcome {
 }
 
 fn take_disk(bait: &Bait) -> Outcome {
-    fill("/tmp/ringfence-probe-disk", bait.limits.disk + bait.limits.disk / 2)
+    fill(&format!("/tmp/{}-disk", bait.name), bait.limits.disk + bait.limits.disk / 2)
 }
 
 fn fill(path: &str, bytes: u64) -> Outcome {

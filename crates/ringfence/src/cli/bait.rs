@@ -88,6 +88,7 @@ impl Laid {
     pub(crate) fn described(&self, seen_workspace: &Path, limits: Bounded) -> Bait {
         let port = |listener: &TcpListener| listener.local_addr().map_or(0, |address| address.port());
         Bait {
+            name: format!("ringfence-probe-{}", std::process::id()),
             workspace: seen_workspace.to_owned(),
             outside: self.directory.path().join("outside"),
             at_home: self.at_home.path().join("file.txt"),

@@ -1,0 +1,134 @@
+//! A person at a terminal: a shell, a conversation, a program that wants to know.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+use crate::support::{BINARY, Place};
+
+/// Runs a command line of the binary at a terminal, typing each line once the words before it were seen. Returns all
+/// that was seen and the exit code.
+fn at_terminal(place: &Place, command: &str, typed: &[(&str, &str)]) -> (String, i32) {
+    let mut child = Command::new("script")
+        .args(["-qfec", command, "/dev/null"])
+        .env_clear()
+        .env("HOME", place.home())
+        .env("PATH", std::env::var("PATH").unwrap())
+        .env("TERM", "xterm")
+        .env("SHELL", "/bin/sh")
+        .current_dir(place.work())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut keyboard, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (mut seen, mut from) = (String::new(), 0);
+    let mut bytes = [0; 4096];
+    let mut read = |seen: &mut String| {
+        let count = screen.read(&mut bytes).unwrap_or(0);
+        seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        count
+    };
+    for (expected, line) in typed {
+        while !seen[from..].contains(expected) {
+            assert_ne!(read(&mut seen), 0, "it ended before `{expected}`: {seen}");
+        }
+        from = seen.len();
+        keyboard.write_all(line.as_bytes()).unwrap();
+    }
+    while read(&mut seen) > 0 {}
+    drop(keyboard);
+    (seen, child.wait().unwrap().code().unwrap_or(-1))
+}
+
+#[test]
+fn a_shell_has_a_terminal_of_its_own_with_job_control() {
+    for mode in ["native", "host"] {
+        let place = Place::new();
+        let (seen, code) = at_terminal(
+            &place,
+            &format!("{BINARY} shell --mode {mode}"),
+            &[
+                ("leaves it", "tty && echo it-is-$((40+2))\n"),
+                ("it-is-42", "sh -c 'echo one-$((1+1)); exec sleep 100'\n"),
+                ("one-2", "\x03"),
+                ("^C", "sh -c 'echo two-$((1+1)); exec sleep 100'\n"),
+                ("two-2", "\x1a"),
+                ("Stopped", "kill -9 %1; sleep 0.1; echo three-$((1+1))\n"),
+                ("three-2", "exit 7\n"),
+            ],
+        );
+        assert!(seen.contains("/dev/pts/"), "{mode}: {seen}");
+        assert_eq!(code, 7, "{mode}: {seen}");
+    }
+}
+
+#[test]
+fn the_terminal_is_as_it_was_afterwards() {
+    let place = Place::new();
+    let command = format!(
+        "stty -a > before; {BINARY} exec -- true; {BINARY} exec -- sh -c 'stty raw -echo'; stty -a > after"
+    );
+    at_terminal(&place, &command, &[]);
+    assert_eq!(place.read("before"), place.read("after"));
+    let place = Place::new();
+    let command =
+        format!("stty -a > before; {BINARY} exec -- sh -c 'echo ready; sleep 100'; stty -a > after");
+    at_terminal(&place, &command, &[("ready", "\x03")]);
+    assert_eq!(place.read("before"), place.read("after"), "after Ctrl-C");
+}
+
+#[test]
+fn a_window_that_changes_its_size_is_followed() {
+    let place = Place::new();
+    let wait = "stty size; until [ \"$(stty size)\" = '33 111' ]; do sleep 0.02; done; echo seen-$((1+1))";
+    std::fs::write(place.work().join("wait.sh"), wait).unwrap();
+    let command = format!(
+        "stty rows 20 cols 60; (sleep 0.5; stty rows 33 cols 111 < /dev/tty) & {BINARY} exec -- sh wait.sh"
+    );
+    let (seen, code) = at_terminal(&place, &command, &[]);
+    assert!(seen.contains("20 60") && seen.contains("seen-2"), "{seen}");
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn programs_see_a_terminal_only_where_there_is_one() {
+    let place = Place::new();
+    let look = "sh -c 'test -t 0 && echo in; test -t 1 && echo out; true'";
+    let (seen, _) = at_terminal(&place, &format!("{BINARY} exec -- {look}"), &[]);
+    assert!(seen.contains("in") && seen.contains("out"), "{seen}");
+    // With a pipe behind it, the program gets a pipe; what is typed still arrives.
+    let (seen, _) = at_terminal(
+        &place,
+        &format!("{BINARY} exec -- sh -c 'test -t 0 || echo no-terminal; read line; echo got-$line' | cat"),
+        &[("no-terminal", "words\n")],
+    );
+    assert!(seen.contains("got-words"), "{seen}");
+}
+
+#[test]
+fn a_shell_needs_a_terminal_and_a_conversation_an_agent_that_talks() {
+    let place = Place::new();
+    let ran = place.run(&["shell"]).expect_code(125);
+    assert!(
+        ran.stderr.contains("needs a terminal") && ran.stderr.contains("ringfence exec"),
+        "{}",
+        ran.stderr
+    );
+    let ran = place.run(&["run", "--mode", "host", "--agent", "claude"]).expect_code(125);
+    assert!(ran.stderr.contains("there is no prompt"), "{}", ran.stderr);
+    let (seen, code) = at_terminal(&place, &format!("{BINARY} run --agent demo"), &[]);
+    assert!(seen.contains("cannot be talked to") && code == 125, "{code}: {seen}");
+}
+
+#[test]
+fn an_agent_can_be_talked_to() {
+    let place = Place::new();
+    let command =
+        format!("{BINARY} run --agent command --command 'sh -c \"printf name?; read n; echo hello $n\"'");
+    let (seen, code) = at_terminal(&place, &command, &[("name?", "you\n")]);
+    assert!(seen.contains("hello you"), "{seen}");
+    assert_eq!(code, 0);
+    let record = place.run(&["runs", "show", "last", "--json"]).json();
+    assert_eq!(record["record"]["mode"], "native");
+    assert_eq!(record["result"]["status"], "success");
+}
