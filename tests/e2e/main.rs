@@ -7,6 +7,7 @@
 mod command_line;
 mod conformance;
 mod escapes;
+mod fallback;
 mod findings;
 mod limits;
 mod native;

@@ -101,19 +101,33 @@ impl fmt::Display for Mechanism {
 }
 
 /// What a mode can keep on this machine, and by what.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub struct Capabilities(BTreeMap<Promise, Mechanism>);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    mechanisms: BTreeMap<Promise, Mechanism>,
+    /// What to change on this machine for more.
+    hint: Option<String>,
+}
 
 impl Capabilities {
     /// The mechanism that keeps a promise, if there is one.
     pub fn mechanism(&self, promise: Promise) -> Option<&Mechanism> {
-        self.0.get(&promise)
+        self.mechanisms.get(&promise)
+    }
+
+    /// The same, with what to change on this machine for more.
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// What to change on this machine for more.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
     }
 }
 
 impl<M: Into<String>> FromIterator<(Promise, M)> for Capabilities {
     fn from_iter<I: IntoIterator<Item = (Promise, M)>>(pairs: I) -> Self {
-        Self(pairs.into_iter().map(|(promise, name)| (promise, Mechanism::new(name))).collect())
+        let mechanisms = pairs.into_iter().map(|(promise, name)| (promise, Mechanism::new(name))).collect();
+        Self { mechanisms, hint: None }
     }
 }

@@ -73,6 +73,8 @@ pub enum Refusal {
         mode: Mode,
         /// What it cannot keep.
         promises: Vec<Promise>,
+        /// What to change on this machine so that it can.
+        hint: Option<String>,
     },
     /// Without a network the agent CLI cannot reach its model.
     #[error("the policy allows no network, and the agent needs {}", .hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
@@ -86,6 +88,9 @@ impl Refusal {
     /// What to do about it.
     pub fn remedy(&self) -> String {
         match self {
+            Refusal::CannotKeep { hint: Some(hint), .. } => {
+                format!("{hint}; or choose another mode, or a policy that asks for less")
+            }
             Refusal::CannotKeep { mode, .. } if !mode.isolates() => format!(
                 "choose a mode with a boundary (`--mode`), or give up these promises knowingly with `--mode {mode} \
                  --policy open` and without limits that it cannot keep"
@@ -123,7 +128,8 @@ pub fn resolve(mut request: Request, capabilities: &Capabilities) -> Result<Plan
     if missing.is_empty() {
         Ok(Plan { request, mechanisms })
     } else {
-        Err(Refusal::CannotKeep { mode: request.mode, promises: missing })
+        let hint = capabilities.hint().map(str::to_owned);
+        Err(Refusal::CannotKeep { mode: request.mode, promises: missing, hint })
     }
 }
 
@@ -174,7 +180,10 @@ mod tests {
             let capabilities =
                 policy.promises().into_iter().filter(|p| *p != left_out).map(|p| (p, "test")).collect();
             let refusal = resolve(request(policy.clone()), &capabilities).unwrap_err();
-            assert_eq!(refusal, Refusal::CannotKeep { mode: Mode::Host, promises: vec![left_out] });
+            assert_eq!(
+                refusal,
+                Refusal::CannotKeep { mode: Mode::Host, promises: vec![left_out], hint: None }
+            );
         }
     }
 
@@ -199,18 +208,21 @@ mod tests {
         let refusal = resolve(asked.clone(), &all_of(&policy)).unwrap_err();
         assert_eq!(
             refusal,
-            Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::WorkspaceUntouched] }
+            Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::WorkspaceUntouched], hint: None }
         );
         policy.limits.disk = Some(crate::units::MemorySize::from_bytes(1 << 20));
         asked.policy = policy.clone();
         let can = policy.promises().into_iter().chain([Promise::WorkspaceUntouched]);
         let refusal = resolve(asked, &can.map(|promise| (promise, "test")).collect()).unwrap_err();
-        assert_eq!(refusal, Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::Disk] });
+        assert_eq!(
+            refusal,
+            Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::Disk], hint: None }
+        );
     }
 
     #[test]
     fn the_refusal_tells_what_and_what_to_do() {
-        let refusal = Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::Pids] };
+        let refusal = Refusal::CannotKeep { mode: Mode::Host, promises: vec![Promise::Pids], hint: None };
         assert_eq!(refusal.to_string(), "mode host cannot promise that processes are bounded");
         assert!(refusal.remedy().contains("--mode"));
     }

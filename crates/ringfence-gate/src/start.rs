@@ -89,13 +89,27 @@ fn become_gate(ends: [OwnedFd; 3]) -> io::Result<()> {
 
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
+    /// The first word of the command line, where the kernel has put it.
+    static mut program_invocation_name: *mut c_char;
 }
 
-/// Overwrites the variables where they are, so that no look into this process finds them.
+/// What is seen of the gate's command line: nothing of the host's.
+const NAME: &[u8] = b"ringfence-gate";
+/// The kernel takes no longer command lines.
+const LONGEST_COMMAND_LINE: usize = 6 << 20;
+
+/// Overwrites the command line and the variables where they are, so that no look into this process finds them.
 fn forget_environment() {
     // SAFETY: `environ` is a list of strings that ends with null, all of them this process's own to write; the strings
-    // keep their terminators, and with one thread nobody reads them meanwhile.
+    // keep their terminators, and with one thread nobody reads them meanwhile. The command line lies before the first
+    // variable, without a gap, and all of it is written or nothing.
     unsafe {
+        let first = if environ.is_null() { std::ptr::null_mut() } else { *environ };
+        let length = (first as usize).wrapping_sub(program_invocation_name as usize);
+        if !first.is_null() && (NAME.len() + 1..LONGEST_COMMAND_LINE).contains(&length) {
+            std::ptr::write_bytes(program_invocation_name, 0, length);
+            std::ptr::copy_nonoverlapping(NAME.as_ptr().cast(), program_invocation_name, NAME.len());
+        }
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {
             std::ptr::write_bytes(*entry, 0, libc::strlen(*entry));

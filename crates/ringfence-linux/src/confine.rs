@@ -12,7 +12,7 @@ use rustix::thread::{
 };
 
 use crate::layout::{Access, Grant};
-use crate::seccomp::{SeccompError, filter, install};
+use crate::seccomp::{Extra, SeccompError, filter, install};
 
 /// Why a process could not be shut in.
 #[derive(Debug, thiserror::Error)]
@@ -37,14 +37,14 @@ pub fn landlock_abi() -> u32 {
 }
 
 /// Shuts the process in, and everything that it will start.
-pub(crate) fn confine(grants: &[Grant], processors: Option<u32>) -> Result<(), ConfineError> {
-    let mut filter = filter(processors.is_some())?;
+pub(crate) fn confine(grants: &[Grant], processors: Option<u32>, extra: Extra) -> Result<(), ConfineError> {
+    let mut filter = filter(extra)?;
     if let Some(count) = processors {
         pin(count)?;
     }
     drop_capabilities()?;
     set_no_new_privs(true).map_err(io::Error::from)?;
-    landlock(grants)?;
+    landlock(grants, extra.alone)?;
     install(&mut filter)?;
     Ok(())
 }
@@ -66,7 +66,8 @@ fn drop_capabilities() -> io::Result<()> {
     for capability in CapabilitySet::all().iter() {
         // One that this kernel does not know cannot be had either.
         match remove_capability_from_bounding_set(capability) {
-            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            // And one who may not take it from the set could not use it: there are no new privileges.
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -78,9 +79,9 @@ fn drop_capabilities() -> io::Result<()> {
 /// The newest rights that the library knows; on an older kernel those that it has.
 const NEWEST: ABI = ABI::V6;
 
-fn landlock(grants: &[Grant]) -> Result<(), ConfineError> {
+fn landlock(grants: &[Grant], alone: bool) -> Result<(), ConfineError> {
     let wrong = |error: &dyn std::fmt::Display| ConfineError::Landlock(error.to_string());
-    if landlock_abi() == 0 {
+    if landlock_abi() == 0 && !alone {
         // The mounts hold by themselves; what the record claims of Landlock is asked of the kernel beforehand.
         return Ok(());
     }

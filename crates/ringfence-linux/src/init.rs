@@ -13,14 +13,16 @@ use rustix::process::{
 
 use crate::confine::confine;
 use crate::kernel::{Kernel, Linux, build};
-use crate::layout::Base;
+use crate::layout::{Base, Sandbox};
+use crate::seccomp::Extra;
 use crate::spawn::{Rest, Word};
 
 /// Does all of it. `ids` are the user and group outside, which are the same inside. Returns only the exit code of the
 /// first process.
 pub(crate) fn run(base: &Base, line: &UnixStream, ids: (u32, u32)) -> i32 {
     let say = |word: &Word| write_frame(line, word).is_ok();
-    let (program, most) = match begin(base, line, ids).and_then(|mut kernel| finish(&mut kernel, line)) {
+    let (program, most) = match begin(base, line, ids).and_then(|mut kernel| finish(base, &mut kernel, line))
+    {
         Ok(Some(started)) => started,
         // The gate is gone or wants nothing started.
         Ok(None) => return 0,
@@ -51,6 +53,10 @@ fn wrong<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Word {
 fn begin(base: &Base, line: &UnixStream, ids: (u32, u32)) -> Result<Linux, Word> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     keep_only(line).map_err(wrong("close the descriptors of the host"))?;
+    let mut kernel = Linux::default();
+    if !base.namespaces {
+        return Ok(kernel);
+    }
     // The gate is shut off from its own user, and so is its copy; as such it could not write its own maps.
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(wrong("open itself"))?;
     map_ids(ids).map_err(wrong("map the user"))?;
@@ -58,28 +64,28 @@ fn begin(base: &Base, line: &UnixStream, ids: (u32, u32)) -> Result<Linux, Word>
         loopback().map_err(wrong("bring up the loopback"))?;
     }
     rustix::system::sethostname(b"ringfence").map_err(wrong("set its name"))?;
-    let mut kernel = Linux::default();
     let built = kernel.begin(&base.size).and_then(|()| build(&mut kernel, &base.steps));
     built.map_err(|error| Word::Failed(error.to_string()))?;
     Ok(kernel)
 }
 
 /// The rest, when the gate knows it.
-fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<(Spawned, Option<u32>)>, Word> {
+fn finish(
+    base: &Base,
+    kernel: &mut Linux,
+    line: &UnixStream,
+) -> Result<Option<(Spawned, Option<u32>)>, Word> {
     let received = receive(line).map_err(|error| Word::Failed(error.to_string()))?;
     let Some((Rest { sandbox, spec }, stdin)) = received else { return Ok(None) };
-    // Only now is it in its own groups, which are to be all that it sees of them.
-    // SAFETY: parts this process, which has one thread, from the groups of the host.
-    if unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } != 0 {
-        return Err(wrong("part from the host's control groups")(io::Error::last_os_error()));
+    if base.namespaces {
+        close(kernel, &sandbox)?;
     }
-    let built = build(kernel, &sandbox.steps).and_then(|()| kernel.finish());
-    built.map_err(|error| Word::Failed(error.to_string()))?;
     rustix::process::chdir(&sandbox.cwd).map_err(wrong("enter the workspace"))?;
     if let Some(identity) = sandbox.identity {
         same_directory(Path::new("."), identity).map_err(wrong("find the workspace that was looked at"))?;
     }
-    confine(&sandbox.grants, sandbox.processors).map_err(|error| Word::Failed(error.to_string()))?;
+    let extra = Extra { pinned: sandbox.processors.is_some(), alone: !base.namespaces };
+    confine(&sandbox.grants, sandbox.processors, extra).map_err(|error| Word::Failed(error.to_string()))?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))?;
@@ -87,6 +93,18 @@ fn finish(kernel: &mut Linux, line: &UnixStream) -> Result<Option<(Spawned, Opti
     started
         .map(|started| Some((started, spec.process_limit)))
         .map_err(|error| Word::CannotStart { os_error: error.raw_os_error().unwrap_or(libc::EIO) })
+}
+
+/// The rest of the root.
+fn close(kernel: &mut Linux, sandbox: &Sandbox) -> Result<(), Word> {
+    // Only now is it in its own groups, which are to be all that it sees of them.
+    // SAFETY: parts this process, which has one thread, from the groups of the host.
+    if unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } != 0 {
+        return Err(wrong("part from the host's control groups")(io::Error::last_os_error()));
+    }
+    let built = build(kernel, &sandbox.steps).and_then(|()| kernel.finish());
+    built.map_err(|error| Word::Failed(error.to_string()))?;
+    Ok(())
 }
 
 /// The gate's own descriptors have no business inside: its socket, its signal pipes.

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// What can be built before it is known what runs there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
+    /// Whether there are namespaces. Without them Landlock and seccomp stand alone: no root is built, and no socket
+    /// can be made.
+    pub namespaces: bool,
     /// Whether the network is its own, with nothing in it but itself.
     pub own_network: bool,
     /// How much the private places take together, in the kernel's words: bytes, or a share of the memory.

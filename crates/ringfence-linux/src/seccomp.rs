@@ -142,8 +142,64 @@ fn unless_skip(comparison: u32, k: u32) -> Op {
     Op { code: (libc::BPF_JMP | comparison | libc::BPF_K) as u16, jt: 0, jf: 1, k }
 }
 
-/// The filter. One who is pinned to processors stays there.
-pub(crate) fn filter(pinned: bool) -> Result<Vec<Op>, SeccompError> {
+/// What some are refused besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Extra {
+    /// One who is pinned to processors stays there.
+    pub(crate) pinned: bool,
+    /// One who has no namespaces shares the host's network, sockets, shared memory and processes: none can be used.
+    pub(crate) alone: bool,
+}
+
+/// Calls that reach what namespaces would keep apart.
+const SHARED: &[i64] = &[
+    libc::SYS_socket,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_semget,
+    libc::SYS_msgget,
+    libc::SYS_mq_open,
+    // Landlock does not keep anybody from changing the owner, permissions, times and marks of a file.
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    452, // fchmodat2
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    463, // setxattrat
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    466, // removexattrat
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+];
+/// Calls that change a process by its number, and which of their arguments is the number; one's own is 0.
+const OTHERS: &[(i64, u32)] = &[
+    (libc::SYS_setpriority, 1),
+    (libc::SYS_ioprio_set, 1),
+    (libc::SYS_prlimit64, 0),
+    (libc::SYS_sched_setaffinity, 0),
+    (libc::SYS_sched_setscheduler, 0),
+    (libc::SYS_sched_setparam, 0),
+    (libc::SYS_sched_setattr, 0),
+];
+
+/// The filter.
+pub(crate) fn filter(extra: Extra) -> Result<Vec<Op>, SeccompError> {
     let processor = PROCESSOR.ok_or(SeccompError::Processor)?;
     let mut program = vec![load(ARCHITECTURE)];
     program.extend([unless_skip(libc::BPF_JEQ, processor), skip(1), answer(KILL), load(NUMBER)]);
@@ -151,7 +207,14 @@ pub(crate) fn filter(pinned: bool) -> Result<Vec<Op>, SeccompError> {
         program.extend([unless_skip(libc::BPF_JGE, X32), answer(ABSENT)]);
     }
     let mut rules = rules();
-    if pinned {
+    if extra.alone {
+        rules.extend(SHARED.iter().map(|call| (number(*call), vec![answer(DENY)])));
+        rules.extend(OTHERS.iter().map(|(call, argument)| {
+            let own = unless_skip(libc::BPF_JEQ, 0);
+            (number(*call), vec![load(low_half_of_argument(*argument)), own, answer(ALLOW), answer(DENY)])
+        }));
+    }
+    if extra.pinned {
         rules.insert(number(libc::SYS_sched_setaffinity), vec![answer(DENY)]);
     }
     let rules: Vec<(u32, Vec<Op>)> = rules.into_iter().collect();
@@ -244,7 +307,7 @@ pub(crate) fn install(filter: &mut [Op]) -> Result<(), SeccompError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ABSENT, ALLOW, DENIED, DENY, KILL, Op, PROCESSOR, TYPING, X32, filter};
+    use super::{ABSENT, ALLOW, DENIED, DENY, Extra, KILL, Op, PROCESSOR, TYPING, X32, filter};
 
     /// What a filter answers to a call, worked out as the kernel does.
     fn ask(filter: &[Op], processor: u32, number: u32, arguments: [u64; 6]) -> u32 {
@@ -272,7 +335,7 @@ mod tests {
     }
 
     fn answers(number: i64, arguments: [u64; 6]) -> u32 {
-        ask(&filter(false).unwrap(), PROCESSOR.unwrap(), number as u32, arguments)
+        ask(&filter(Extra::default()).unwrap(), PROCESSOR.unwrap(), number as u32, arguments)
     }
 
     #[test]
@@ -312,13 +375,27 @@ mod tests {
     #[test]
     fn only_the_pinned_have_to_stay() {
         let call = libc::SYS_sched_setaffinity as u32;
-        let asked = |pinned| ask(&filter(pinned).unwrap(), PROCESSOR.unwrap(), call, [0; 6]);
+        let asked = |pinned| {
+            let extra = Extra { pinned, ..Extra::default() };
+            ask(&filter(extra).unwrap(), PROCESSOR.unwrap(), call, [0; 6])
+        };
         assert_eq!((asked(true), asked(false)), (DENY, ALLOW));
     }
 
     #[test]
+    fn without_namespaces_nothing_is_shared() {
+        let filter = filter(Extra { alone: true, ..Extra::default() }).unwrap();
+        let asked = |call: i64, arguments| ask(&filter, PROCESSOR.unwrap(), call as u32, arguments);
+        assert_eq!(asked(libc::SYS_socket, [libc::AF_UNIX as u64, 1, 0, 0, 0, 0]), DENY);
+        assert_eq!(asked(libc::SYS_socketpair, [libc::AF_UNIX as u64, 1, 0, 0, 0, 0]), ALLOW);
+        assert_eq!(asked(libc::SYS_setpriority, [0, 0, 5, 0, 0, 0]), ALLOW, "one's own");
+        assert_eq!(asked(libc::SYS_setpriority, [0, 77, 5, 0, 0, 0]), DENY);
+        assert_eq!(asked(libc::SYS_prlimit64, [77, 7, 0, 0, 0, 0]), DENY);
+    }
+
+    #[test]
     fn other_interfaces_of_the_kernel_are_shut() {
-        let filter = filter(false).unwrap();
+        let filter = filter(Extra::default()).unwrap();
         assert_eq!(ask(&filter, 0x4000_0003, 26, [0; 6]), KILL, "calls of 32 bits");
         if cfg!(target_arch = "x86_64") {
             assert_eq!(ask(&filter, PROCESSOR.unwrap(), X32 | 2, [0; 6]), ABSENT);

@@ -120,14 +120,44 @@ pub struct Prepared {
     line: UnixStream,
 }
 
+/// Whether namespaces are given to this user, with the right to mount in them. Tried in a process of its own.
+pub fn try_namespaces() -> io::Result<()> {
+    // SAFETY: the child makes system calls alone, whatever threads this process has, and ends.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if pid == 0 {
+        // SAFETY: plain system calls with constant strings; the child then ends at once.
+        unsafe {
+            let parted = libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) == 0;
+            let flags = libc::MS_REC | libc::MS_PRIVATE;
+            let none = std::ptr::null();
+            let mounted = parted && libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) == 0;
+            libc::_exit(if mounted { 0 } else { *libc::__errno_location() });
+        }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    match libc::WEXITSTATUS(status) {
+        0 if libc::WIFEXITED(status) => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
 /// Begins a sandbox.
 pub fn prepare(base: &Base) -> Result<Prepared, SpawnError> {
     let (line, theirs) = UnixStream::pair().map_err(SpawnError::Namespaces)?;
     line.set_read_timeout(Some(BUILD_PATIENCE)).map_err(SpawnError::Namespaces)?;
     let ids = (geteuid().as_raw(), getegid().as_raw());
-    let network = if base.own_network { libc::CLONE_NEWNET } else { 0 };
+    let flags = match (base.namespaces, base.own_network) {
+        (false, _) => 0,
+        (true, false) => NAMESPACES,
+        (true, true) => NAMESPACES | libc::CLONE_NEWNET,
+    };
     // SAFETY: the gate has one thread, so the child is a whole copy of it, as after a fork.
-    let cloned = unsafe { libc::syscall(libc::SYS_clone, NAMESPACES | network | libc::SIGCHLD, 0, 0, 0, 0) };
+    let cloned = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
     if cloned < 0 {
         return Err(SpawnError::Namespaces(io::Error::last_os_error()));
     }

@@ -3,24 +3,60 @@
 use ringfence_core::capability::{Capabilities, Promise};
 use ringfence_linux::Controller;
 
+use super::boundary::Boundary;
 use super::limits::Offer;
 
-/// Whether the kernel gives namespaces to this user at all.
-pub(super) fn user_namespaces() -> bool {
-    let limit = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
-    limit.trim().parse::<u64>().is_ok_and(|count| count > 0)
+/// Landlock with abstract sockets and signals.
+const SCOPES: u32 = 6;
+
+/// What can be promised behind a boundary.
+pub(super) fn capabilities(boundary: &Boundary, offer: &Offer) -> Capabilities {
+    match boundary {
+        Boundary::Namespaces => with_namespaces(offer),
+        Boundary::LandlockAlone { why } => {
+            landlock_alone(offer).with_hint(format!("{}: {}", why.seen, why.remedy))
+        }
+    }
 }
 
-/// Without user namespaces nothing can be promised, so everything is refused.
-pub(super) fn capabilities(offer: &Offer) -> Capabilities {
-    if !user_namespaces() {
+/// No path within another can be shut, and nothing is private but what is named so. On an older kernel that is nothing.
+fn landlock_alone(offer: &Offer) -> Capabilities {
+    let abi = ringfence_linux::landlock_abi();
+    if abi < SCOPES {
         return Capabilities::default();
     }
+    let landlock = format!("landlock abi {abi}, seccomp");
+    [
+        (Promise::FilesConfined, landlock.clone()),
+        (Promise::HomePrivate, format!("{landlock}, a home of its own")),
+        (Promise::WorkspaceReadOnly, landlock.clone()),
+        (Promise::SecretsUnreadable, landlock.clone()),
+        (Promise::ProcessesSeparate, format!("landlock scopes, {landlock}, own session")),
+        (Promise::PrivilegesDropped, "no capabilities, no new privileges, seccomp".into()),
+        (Promise::NetworkNone, "seccomp: no sockets".into()),
+        (Promise::EnvAllowList, "cleared environment".into()),
+        (Promise::CredentialsBroker, "none inside".into()),
+        (Promise::Timeout, "subreaper".into()),
+        (Promise::OutputCap, "counted on the pipes".into()),
+    ]
+    .into_iter()
+    .chain(bounded(offer, &[(Promise::Memory, Controller::Memory), (Promise::Cpus, Controller::Cpu)]))
+    .collect()
+}
+
+fn bounded(offer: &Offer, limits: &[(Promise, Controller)]) -> Vec<(Promise, String)> {
+    let by = |(promise, controller): &(Promise, Controller)| {
+        Some((*promise, offer.means(*controller)?.describe()))
+    };
+    limits.iter().filter_map(by).collect()
+}
+
+fn with_namespaces(offer: &Offer) -> Capabilities {
     let landlock = match ringfence_linux::landlock_abi() {
         0 => String::new(),
         abi => format!(", landlock abi {abi}"),
     };
-    let scopes = if ringfence_linux::landlock_abi() >= 6 { ", landlock scopes" } else { "" };
+    let scopes = if ringfence_linux::landlock_abi() >= SCOPES { ", landlock scopes" } else { "" };
     let mounts = format!("mount namespace{landlock}, seccomp");
     [
         (Promise::FilesConfined, mounts.clone()),
@@ -40,14 +76,13 @@ pub(super) fn capabilities(offer: &Offer) -> Capabilities {
         (Promise::Disk, "one memory of that size for all private places".into()),
     ]
     .into_iter()
-    .chain(
-        [
+    .chain(bounded(
+        offer,
+        &[
             (Promise::Memory, Controller::Memory),
             (Promise::Pids, Controller::Pids),
             (Promise::Cpus, Controller::Cpu),
-        ]
-        .into_iter()
-        .filter_map(|(promise, controller)| Some((promise, offer.means(controller)?.describe()))),
-    )
+        ],
+    ))
     .collect()
 }

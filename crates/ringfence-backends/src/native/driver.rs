@@ -1,5 +1,6 @@
 //! A run in a sandbox of the kernel's own: the gate builds it around the program.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -14,17 +15,19 @@ use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
 use ringfence_linux::{Base, Groups, Placeholder};
 
+use super::boundary::{self, Boundary};
 use super::journal::{Journal, Note};
 use super::limits::Offer;
 use super::survey::System;
-use super::{caps, plan, survey};
+use super::{alone, caps, plan, survey};
 use crate::Surroundings;
 use crate::shared::{probing, run};
 
 /// A run after which nothing is left in the workspace that was not the agent's. The fields are dropped in this order.
 struct Cleaned {
     run: Box<dyn Sandbox>,
-    _stand_ins: StandIns,
+    _stand_ins: Option<StandIns>,
+    _own: Option<alone::Own>,
     _groups: Groups,
 }
 
@@ -61,6 +64,7 @@ pub(super) struct Native {
     /// The sandbox that was begun for a run.
     begun: Mutex<Option<Begun>>,
     offer: OnceLock<Offer>,
+    boundary: OnceLock<Boundary>,
 }
 
 /// A sandbox of which as much stands as could be known.
@@ -73,20 +77,58 @@ struct Begun {
 
 impl Native {
     pub(super) fn new(around: Surroundings) -> Self {
-        Self { around, begun: Mutex::default(), offer: OnceLock::new() }
+        Self { around, begun: Mutex::default(), offer: OnceLock::new(), boundary: OnceLock::new() }
     }
 
     fn begin(&self, plan: &Plan) -> Result<Begun, LaunchError> {
         let gate = self.offer().gate(&plan.request, &self.around.gate);
         let idle = run::Idle::new(&gate)?;
         let system = survey::system();
-        let base = plan::base(&plan.request, &system);
+        let base = match self.boundary() {
+            Boundary::Namespaces => plan::base(&plan.request, &system),
+            Boundary::LandlockAlone { .. } => alone::base(),
+        };
         idle.prepare(plan::told(&base)?)?;
         Ok(Begun { run: plan.request.run.clone(), idle, system, base })
     }
 
     fn offer(&self) -> &Offer {
         self.offer.get_or_init(|| Offer::look(&self.around))
+    }
+
+    fn boundary(&self) -> &Boundary {
+        self.boundary.get_or_init(boundary::look)
+    }
+
+    /// Without namespaces: the host's own paths, as far as Landlock lets it.
+    fn launch_alone(
+        &self,
+        plan: &Plan,
+        idle: run::Idle,
+        system: &System,
+        name: &str,
+    ) -> Result<Box<dyn Sandbox>, LaunchError> {
+        let request = &plan.request;
+        if request.workspace.guest().as_path() != request.workspace.host().as_path() {
+            let message = "without user namespaces the workspace cannot be seen elsewhere than where it is";
+            let failure = Failure::new(FailureClass::Refused, message);
+            return Err(LaunchError::Runtime(
+                failure.with_remedy("set `sandbox.path_mapping_mode` to `same-path`"),
+            ));
+        }
+        let survey = survey::look(plan, system, &self.around.home, BTreeSet::new())?;
+        let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
+            let message = format!("there is no place for a private home: {error}");
+            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+        })?;
+        let bounded = self.offer().bound(request)?;
+        let sandbox = alone::sandbox(request, system, &survey, &own)?;
+        let mut spec = plan::spec_of(plan, sandbox, &survey, &bounded)?;
+        for (variable, place) in [("HOME", own.home()), ("TMPDIR", own.tmp())] {
+            spec.env.insert(variable.into(), place.display().to_string());
+        }
+        let run = idle.launch(spec, request.stdin, name)?;
+        Ok(Box::new(Cleaned { run, _stand_ins: None, _own: Some(own), _groups: bounded.groups }))
     }
 
     fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
@@ -100,7 +142,7 @@ impl Backend for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        caps::capabilities(self.offer())
+        caps::capabilities(self.boundary(), self.offer())
     }
 
     fn versions(&self) -> Vec<(String, String)> {
@@ -116,6 +158,9 @@ impl Backend for Native {
         let name = plan.request.argv.first().map(String::as_str).unwrap_or_default();
         let begun = self.begun().take().filter(|begun| begun.run == plan.request.run);
         let Begun { idle, system, base, .. } = begun.map_or_else(|| self.begin(plan), Ok)?;
+        if !base.namespaces {
+            return self.launch_alone(plan, idle, &system, name);
+        }
         let workspace = plan::lock(&plan.request);
         let (lock, alone) = ringfence_linux::share(workspace).map_err(|error| {
             let message = format!("{} cannot be locked: {error}", workspace.display());
@@ -139,7 +184,7 @@ impl Backend for Native {
         })?;
         let stand_ins = StandIns { placed, lock, _note: note };
         let run = idle.launch(spec, plan.request.stdin, name)?;
-        Ok(Box::new(Cleaned { run, _stand_ins: stand_ins, _groups: bounded.groups }))
+        Ok(Box::new(Cleaned { run, _stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups }))
     }
 }
 

@@ -4,6 +4,8 @@
 //! host name, with Landlock and seccomp on top. Shares: the kernel. Not here yet: hosts on an allow list; what
 //! asks for them is refused.
 
+mod alone;
+mod boundary;
 mod caps;
 mod driver;
 mod journal;
@@ -19,7 +21,7 @@ use crate::Entry;
 pub(crate) const ENTRY: Entry = Entry {
     mode: Mode::Native,
     boundary: "namespaces, Landlock and seccomp: no daemon, no root",
-    needs: "Linux 5.13 or newer with user namespaces",
+    needs: "Linux 5.13 or newer with user namespaces (without them, for policies that Landlock alone can keep: 6.12)",
     keys: &[],
     probe: probe::probe,
     backend: Some(|around, _| Box::new(driver::Native::new(around.clone()))),

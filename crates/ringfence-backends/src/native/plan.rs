@@ -37,6 +37,7 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
     }
     builder.steps.extend([Step::Devices, Step::Processes]);
     Base {
+        namespaces: true,
         own_network: request.policy.network.mode != NetworkMode::Open,
         size: private_size(&request.policy.limits),
         steps: builder.steps,
@@ -56,12 +57,22 @@ pub(super) fn spec(
     survey: &Survey,
     bounded: &Bounded,
 ) -> Result<Spec, LaunchError> {
+    spec_of(plan, sandbox(&plan.request, base, survey), survey, bounded)
+}
+
+/// The same for a sandbox that was made otherwise.
+pub(super) fn spec_of(
+    plan: &Plan,
+    sandbox: Sandbox,
+    survey: &Survey,
+    bounded: &Bounded,
+) -> Result<Spec, LaunchError> {
     let request = &plan.request;
     let sandbox = Sandbox {
         groups: bounded.groups.directories().to_vec(),
         scope: bounded.scope,
         processors: bounded.processors,
-        ..sandbox(request, base, survey)
+        ..sandbox
     };
     let sandbox = told(&sandbox)?;
     let program = HostPath::new(&survey.program).ok().and_then(|path| request.workspace.to_guest(&path));

@@ -143,7 +143,11 @@ impl Policy {
             (Promise::HomePrivate, self.files.reach == Reach::Workspace),
             (Promise::WorkspaceReadOnly, self.files.workspace == WorkspaceAccess::ReadOnly),
             (Promise::SecretsUnreadable, !self.files.secrets.is_empty()),
-            (Promise::PathsProtected, !self.files.protect.is_empty()),
+            // Where nothing can be written there is nothing to protect.
+            (
+                Promise::PathsProtected,
+                !self.files.protect.is_empty() && self.files.workspace == WorkspaceAccess::ReadWrite,
+            ),
             (Promise::GlobsDenied, !self.files.deny.is_empty()),
             (Promise::ProcessesSeparate, self.files.reach == Reach::Workspace),
             (Promise::PrivilegesDropped, self.files.reach == Reach::Workspace),

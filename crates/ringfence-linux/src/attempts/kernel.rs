@@ -84,16 +84,20 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         refused(call(0x4000_0000 + libc::SYS_getpid, [0; 5]))
     }),
     attempt("privileges", "have any capability", |_| none_of("CapEff")),
-    attempt("privileges", "have any capability left to gain", |_| none_of("CapBnd")),
-    attempt("privileges", "gain privileges by executing a program", |_| {
-        match status("NoNewPrivs").as_deref() {
-            Some("1") => Outcome::Held("no_new_privs is set".into()),
-            _ => Outcome::Broken("no_new_privs is not set".into()),
-        }
+    attempt("privileges", "have any capability left to gain", |_| match no_new_privileges() {
+        true => Outcome::Held("no_new_privs is set".into()),
+        false => none_of("CapBnd"),
     }),
-    attempt("privileges", "run without a filter of system calls", |_| match status("Seccomp").as_deref() {
-        Some("2") => Outcome::Held("a filter is in place".into()),
-        _ => Outcome::Broken("there is none".into()),
+    attempt("privileges", "gain privileges by executing a program", |_| match no_new_privileges() {
+        true => Outcome::Held("no_new_privs is set".into()),
+        false => Outcome::Broken("no_new_privs is not set".into()),
+    }),
+    attempt("privileges", "run without a filter of system calls", |_| {
+        // SAFETY: only asks.
+        match unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) } {
+            2 => Outcome::Held("a filter is in place".into()),
+            _ => Outcome::Broken("there is none".into()),
+        }
     }),
     attempt("privileges", "have programs of the system run with their owner's rights", |_| {
         honours_setuid("/usr")
@@ -201,6 +205,10 @@ fn mount_memory(bait: &Bait) -> Outcome {
     refused(mounted.map_err(io::Error::from))
 }
 
+fn no_new_privileges() -> bool {
+    rustix::thread::no_new_privs().unwrap_or(false)
+}
+
 /// A line of this process's status.
 fn status(name: &str) -> Option<String> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
@@ -220,6 +228,7 @@ fn honours_setuid(path: &str) -> Outcome {
         Ok(data) if data.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID) => {
             Outcome::Held("mounted nosuid".into())
         }
+        Ok(_) if no_new_privileges() => Outcome::Held("no_new_privs is set".into()),
         Ok(_) => Outcome::Broken("setuid programs have their effect".into()),
         Err(error) => Outcome::NotTried(error.to_string()),
     }

@@ -101,8 +101,9 @@ pub(crate) fn act(bait: &str) -> anyhow::Result<()> {
 /// Asks for everything that the mode can promise, so that it is tried with the promise in force.
 fn ask_for_all(policy: &mut Policy, can: &Capabilities, bait: &Bait) {
     let keeps = |promise| can.mechanism(promise).is_some();
-    policy.files.read.push(bait.shown.display().to_string());
-    if keeps(Promise::SecretsUnreadable) {
+    // A secret within what may be read needs a mode that can shut a part of it.
+    if keeps(Promise::SecretsUnreadable) && keeps(Promise::GlobsDenied) {
+        policy.files.read.push(bait.shown.display().to_string());
         policy.files.secrets.push(bait.shown.join("secret.txt").display().to_string());
     }
     let limits = &mut policy.limits;

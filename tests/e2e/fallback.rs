@@ -1,0 +1,103 @@
+//! Where the kernel gives no user namespaces: Landlock and seccomp alone, for policies that they can keep, and a refusal
+//! for all others. A sandbox of ours is such a place: nobody inside gets namespaces.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{BINARY, Place, Ran};
+
+const LESS: &str = r#"{"extends": "standard", "files": {"protect": [], "deny": []}}"#;
+const READ_ONLY: &str = r#"{"extends": "standard", "files": {"workspace": "read-only", "deny": []}}"#;
+
+/// Runs a script as a normal user in a place without namespaces, where `ringfence` is a command.
+fn without_namespaces(script: &str) -> Option<Ran> {
+    if Command::new("id").arg("-u").output().unwrap().stdout != b"0\n" {
+        return None;
+    }
+    let place = Place::new();
+    let root = place.home().parent().unwrap().to_owned();
+    let bin = root.join("bin");
+    fs::create_dir(&bin).unwrap();
+    fs::copy(BINARY, bin.join("ringfence")).unwrap();
+    fs::write(place.work().join("less.json"), LESS).unwrap();
+    fs::write(place.work().join("read-only.json"), READ_ONLY).unwrap();
+    Command::new("chown").args(["-R", "65534:65534"]).arg(&root).status().unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(bin.join("ringfence"))
+        .args(["exec", "--mode", "native", "--read"])
+        .arg(&bin)
+        .args(["--", "sh", "-c", script])
+        .env_clear()
+        .env("HOME", place.home())
+        .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+        .current_dir(place.work())
+        .output()
+        .unwrap();
+    Some(Ran::from(output))
+}
+
+const SAME_PATH: &str = "ringfence config set sandbox.path_mapping_mode same-path";
+
+#[test]
+fn a_policy_that_it_cannot_keep_is_refused_with_what_to_change() {
+    let Some(ran) = without_namespaces("ringfence exec -- true") else { return };
+    assert_eq!(ran.code(), 125);
+    for words in ["protected paths stay as they are", "user namespaces are refused", "seccomp profile"] {
+        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+    }
+    let ran = without_namespaces("mkdir sub; cd sub; ringfence exec --policy ../less.json -- true").unwrap();
+    assert!(ran.code() == 125 && ran.stderr.contains("path_mapping_mode"), "{}", ran.stderr);
+    let ran =
+        without_namespaces(&format!("{SAME_PATH}; ringfence exec --policy ./less.json --pids 5 -- true"))
+            .unwrap();
+    assert!(ran.code() == 125 && ran.stderr.contains("processes are bounded"), "{}", ran.stderr);
+    let doctor = without_namespaces("ringfence sandbox doctor; true").unwrap();
+    assert!(doctor.stdout.contains("✗ user namespaces"), "{}", doctor.stdout);
+}
+
+#[test]
+fn a_policy_that_it_can_keep_is_kept_and_the_record_says_by_what() {
+    let work = "echo made > file; cat file; echo 1 > $HOME/f; ls /proc/1 2>&1; cat /etc/shadow 2>&1";
+    let script = format!(
+        "{SAME_PATH}; ringfence exec --policy ./less.json -- sh -c '{work}'; ringfence runs show last"
+    );
+    let Some(ran) = without_namespaces(&script) else { return };
+    for words in ["made", "cannot open directory '/proc/1'", "landlock abi", "seccomp: no sockets"] {
+        assert!(ran.stdout.contains(words), "{words}: {}{}", ran.stdout, ran.stderr);
+    }
+    assert!(!ran.stdout.contains("mount namespace"), "{}", ran.stdout);
+    let read_only = format!(
+        "{SAME_PATH}; ringfence exec --policy ./read-only.json -- sh -c 'cat less.json; echo 1 > new'"
+    );
+    let ran = without_namespaces(&read_only).unwrap();
+    assert!(ran.stdout.contains("extends") && ran.stderr.contains("cannot create new"), "{}", ran.stderr);
+}
+
+#[test]
+fn nothing_that_it_promises_is_broken() {
+    for policy in ["less.json", "read-only.json"] {
+        let Some(ran) =
+            without_namespaces(&format!("{SAME_PATH}; ringfence probe --json --policy ./{policy}"))
+        else {
+            return;
+        };
+        let report = ran.json();
+        assert_eq!(report["broken_claims"], 0, "{policy}: {report}");
+        assert!(report["held"].as_u64().unwrap() > 90);
+    }
+}
+
+#[test]
+fn everything_ends_with_it_there_too() {
+    let script = format!(
+        "{SAME_PATH}; ringfence exec --policy ./less.json --timeout 1 -- sh -c 'setsid sleep 77 & setsid sleep 77 & sleep 88'; echo code $?; pgrep -cx sleep; find ~/.ringfence/private -mindepth 1"
+    );
+    let Some(ran) = without_namespaces(&script) else { return };
+    assert_eq!(
+        ran.stdout.lines().skip(ran.stdout.lines().count() - 2).collect::<Vec<_>>(),
+        ["code 124", "0"],
+        "{}",
+        ran.stderr
+    );
+}
