@@ -194,6 +194,46 @@ fn a_linked_worktree_works_and_its_repository_is_protected() {
 }
 
 #[test]
+fn a_submodule_works_and_its_repository_is_protected() {
+    let place = Place::new();
+    let library = place.home().join("library");
+    fs::create_dir(&library).unwrap();
+    fs::write(library.join("lib.txt"), "1").unwrap();
+    git(&library, &["init", "-q"]);
+    git(&library, &["add", "."]);
+    git(&library, &["commit", "-qm", "library"]);
+    git(&place.work(), &["init", "-q"]);
+    let url = library.display().to_string();
+    git(
+        &place.work(),
+        &["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", &url, "deps/library"],
+    );
+    let script = "git status --short && echo 2 > lib.txt && git -c user.name=t -c user.email=t@example.com commit -qam two && \
+                  git log --format=%s; echo evil > $(git rev-parse --git-dir)/hooks/pre-commit; git config core.hooksPath /tmp";
+    for mapping in ["mapped", "same-path"] {
+        place.run(&["config", "set", "sandbox.path_mapping_mode", mapping]).expect_code(0);
+        let ran = place.run(&["exec", "--mode", "native", "-C", "deps/library", "--", "sh", "-c", script]);
+        assert_eq!(ran.stdout, "two\nlibrary\n", "{mapping}: {}", ran.stderr);
+        let own = place.work().join(".git/modules/deps/library");
+        assert!(!own.join("hooks/pre-commit").exists());
+        assert!(!fs::read_to_string(own.join("config")).unwrap().contains("hooksPath"));
+        git(&place.work().join("deps/library"), &["reset", "-q", "--hard", "HEAD~1"]);
+    }
+    let ran = place.run(&[
+        "exec",
+        "--mode",
+        "native",
+        "-C",
+        "deps/library",
+        "--",
+        "sh",
+        "-c",
+        "ls -A / /..; cat /.git/config",
+    ]);
+    assert!(!ran.stdout.contains("submodule"), "the repository around it stays out of sight: {}", ran.stdout);
+}
+
+#[test]
 fn there_is_no_network_but_itself() {
     let place = Place::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

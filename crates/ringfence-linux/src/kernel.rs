@@ -77,7 +77,12 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
     for step in steps {
         match step {
             Step::Directory { target } => kernel.directory(target)?,
-            Step::Link { target, to } => kernel.link(target, to)?,
+            Step::Link { target, to } => {
+                if let Some(parent) = target.parent().filter(|parent| *parent != Path::new("/")) {
+                    kernel.directory(parent)?;
+                }
+                kernel.link(target, to)?;
+            }
             Step::Private { target, mode } => kernel.private(target, *mode)?,
             Step::Bind { source, target, access } => match kernel.is_directory(source) {
                 Some(true) => {

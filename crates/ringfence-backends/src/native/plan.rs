@@ -117,6 +117,12 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
     {
         builder.bind(tree, tree, Access::Read);
     }
+    if let Some((source, target, write)) = &survey.git {
+        builder.bind(source, target, if *write { Access::Write } else { Access::Read });
+    }
+    builder
+        .steps
+        .extend(survey.link_back.iter().map(|(at, to)| Step::Link { target: at.clone(), to: to.clone() }));
     for (path, write) in &survey.shown {
         builder.bind(path, path, if *write { Access::Write } else { Access::Read });
     }

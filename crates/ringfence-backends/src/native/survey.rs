@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
-use ringfence_core::plan::Plan;
+use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::WorkspaceAccess;
 use ringfence_linux::StandIn;
 
@@ -46,6 +46,9 @@ pub(super) struct Survey {
     pub(super) program_tree: Option<PathBuf>,
     /// Paths to show besides, and whether they may be written.
     pub(super) shown: Vec<(PathBuf, bool)>,
+    /// The git directory of a submodule, and where its pointer leads inside; and a link that leads back from there.
+    pub(super) git: Option<(PathBuf, PathBuf, bool)>,
+    pub(super) link_back: Option<(PathBuf, PathBuf)>,
     /// Paths to hide, and whether they are directories.
     pub(super) hidden: BTreeSet<(PathBuf, bool)>,
     /// Directories above protected paths. They are held in place, or one could move them away with what they protect.
@@ -123,7 +126,7 @@ pub(super) fn look(
     if !files.protect.is_empty() {
         // With a layer nothing but the layer is written.
         let write = files.workspace == WorkspaceAccess::ReadWrite && request.layer.is_none();
-        worktree(workspace, write, &mut survey)?;
+        worktree(request, write, &mut survey)?;
     }
     survey.exclude = exclude(workspace, &survey);
     let roots: Vec<PathBuf> = [workspace.to_owned()]
@@ -226,9 +229,46 @@ fn add(paths: &mut Vec<PathBuf>, path: &Path) {
     }
 }
 
+/// The git directory of a submodule. Both pointers are relative as git writes them, so inside it is where they lead from
+/// the workspace.
+fn submodule(request: &Request, own: &Path, write: bool, survey: &mut Survey) -> Result<(), LaunchError> {
+    let (host, guest) = (request.workspace.host().as_path(), request.workspace.guest().as_path());
+    let text = |file: &Path| fs::read_to_string(file).unwrap_or_default();
+    let config = text(&own.join("config"));
+    let back = config.lines().find_map(|line| line.trim().strip_prefix("worktree")?.trim().strip_prefix('='));
+    // A pointer that somebody bent must not open another repository: a submodule's own directory points back.
+    let Some(back) =
+        back.map(str::trim).filter(|back| fs::canonicalize(own.join(back)).is_ok_and(|place| place == host))
+    else {
+        return Ok(());
+    };
+    let pointer = text(&host.join(".git"));
+    let pointer = pointer.trim().strip_prefix("gitdir:").map(str::trim).unwrap_or_default();
+    let inside = lexical(&guest.join(pointer));
+    let led_back = lexical(&inside.join(back));
+    survey.link_back = (led_back != guest).then(|| (led_back, guest.to_owned()));
+    survey.git = Some((own.to_owned(), inside, write));
+    add(&mut survey.protected, &host.join(".git"));
+    let names = ["hooks/", "config", "modules/", "info/", "commondir", "config.worktree"];
+    protected(own, &names.map(String::from), survey)
+}
+
+/// A path without `..`, as it would be if nothing on its way were a link.
+fn lexical(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
 /// What keeps git from taking stand-ins for files of the person's. Without the file there is nowhere to say it.
 fn exclude(workspace: &Path, survey: &Survey) -> Option<(PathBuf, String)> {
-    let common = survey.shown.iter().map(|(path, _)| path.join("info/exclude"));
+    let elsewhere = survey.shown.iter().map(|(path, _)| path).chain(survey.git.iter().map(|(path, ..)| path));
+    let common = elsewhere.map(|path| path.join("info/exclude"));
     let file = [workspace.join(".git/info/exclude")].into_iter().chain(common).find(|file| file.is_file())?;
     let names = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(workspace).ok());
     let lines: String =
@@ -263,12 +303,16 @@ fn note_missing(path: &Path, kind: StandIn, survey: &mut Survey) {
 }
 
 /// The real git directory of a linked worktree, which has to be reachable, with the same protection.
-fn worktree(workspace: &Path, write: bool, survey: &mut Survey) -> Result<(), LaunchError> {
+fn worktree(request: &Request, write: bool, survey: &mut Survey) -> Result<(), LaunchError> {
+    let workspace = request.workspace.host().as_path();
     let pointer = workspace.join(".git");
     let line = |file: &Path| fs::read_to_string(file).ok().map(|text| text.trim().to_owned());
     let own = line(&pointer)
         .and_then(|text| fs::canonicalize(workspace.join(text.strip_prefix("gitdir:")?.trim())).ok());
     let Some(own) = own else { return Ok(()) };
+    if !own.join("commondir").exists() {
+        return submodule(request, &own, write, survey);
+    }
     let common = line(&own.join("commondir")).and_then(|text| fs::canonicalize(own.join(text)).ok());
     // A pointer that somebody bent must not open another repository: a worktree's own directory points back.
     let points_back = line(&own.join("gitdir")).and_then(|text| fs::canonicalize(text).ok());

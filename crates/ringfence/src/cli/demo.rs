@@ -1,16 +1,21 @@
 //! `ringfence demo`: the built-in agent, with bait laid out for it.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use ringfence_agents::demo::{BAIT_FILE, BAIT_PORT, BAIT_SECRET, Demo};
+use ringfence_core::capability::Promise;
+use ringfence_core::config::WorkspaceKind;
+use ringfence_core::event::RunResult;
 use ringfence_core::mode::Mode;
 use ringfence_engine::Work;
 use ringfence_store::atomic;
 
-use super::job::{Asked, Face};
+use super::job::{Asked, Face, backend};
 use super::options::{Options, mode_parser};
+use super::{layer, runs};
 use crate::installation::Installation;
 use crate::terminal;
 
@@ -35,8 +40,12 @@ pub(crate) fn demo(args: &Args, installation: &Installation) -> anyhow::Result<E
     let port = service.local_addr()?.port();
     let workspace = tempfile::Builder::new().prefix("ringfence-demo-").tempdir()?.keep();
 
+    let mode = args.mode.unwrap_or_else(strongest);
+    let can = backend(mode, &installation.surroundings(), &settings)?.capabilities();
+    let apart = can.mechanism(Promise::WorkspaceUntouched).is_some();
     let options = Options {
-        mode: Some(args.mode.unwrap_or_else(strongest)),
+        mode: Some(mode),
+        workspace: apart.then_some(WorkspaceKind::Overlay),
         cwd: Some(workspace.clone()),
         json: args.json,
         ..Options::default()
@@ -63,14 +72,37 @@ pub(crate) fn demo(args: &Args, installation: &Installation) -> anyhow::Result<E
         command: None,
         own_program: &own_program,
     };
-    let code = asked.perform(work, &Face::Human)?;
+    let result = asked.perform(work, &Face::Human)?;
     if !args.json {
+        show_work(&result, apart, &workspace, installation)?;
+    }
+    Ok(ExitCode::from(result.exit_code))
+}
+
+/// What it has changed, and what was promised meanwhile.
+fn show_work(
+    result: &RunResult,
+    apart: bool,
+    workspace: &Path,
+    installation: &Installation,
+) -> anyhow::Result<()> {
+    if apart {
+        terminal::line("\nWhat it wrote went to a layer over its workspace:\n");
+        layer::show_changes(&result.run, installation)?;
+    } else {
         terminal::line(format!("\nThe agent's work is in {}.", workspace.display()));
+    }
+    terminal::line("");
+    runs::show_promises(&installation.runs().record(&result.run)?);
+    terminal::line("\nMore of it:");
+    if apart {
         terminal::line(
-            "What was asked, what was in force and all that happened: ringfence runs show last --log",
+            "  ringfence apply last             put the work into the workspace (or `discard` it)",
         );
     }
-    Ok(code)
+    terminal::line("  ringfence runs show last --log   all that was asked, in force, and happened");
+    terminal::line("  ringfence probe                  try to break each of the promises yourself");
+    Ok(())
 }
 
 /// The first mode with a boundary that this version can run, or the one without.

@@ -25,5 +25,6 @@ pub(crate) fn exec(args: Args, installation: &Installation) -> anyhow::Result<Ex
     let settings = layers.resolve()?;
     let asked =
         Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "exec" };
-    asked.perform(Work::Program(args.command), &Face::Through)
+    let result = asked.perform(Work::Program(args.command), &Face::Through)?;
+    Ok(ExitCode::from(result.exit_code))
 }

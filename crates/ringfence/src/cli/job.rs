@@ -52,7 +52,7 @@ pub(crate) struct Asked<'a> {
 
 impl Asked<'_> {
     /// Runs the work to its end, in front of a person.
-    pub(crate) fn perform(&self, work: Work<'_>, face: &Face) -> anyhow::Result<std::process::ExitCode> {
+    pub(crate) fn perform(&self, work: Work<'_>, face: &Face) -> anyhow::Result<RunResult> {
         let mode = self.mode();
         let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
         let job = self.job(mode, work, face)?;
@@ -66,7 +66,7 @@ impl Asked<'_> {
             Face::Human => &mut Human,
             Face::Through | Face::Conversation => &mut Through,
         };
-        Ok(std::process::ExitCode::from(self.follow(&job, &*backend, observer)?.exit_code))
+        self.follow(&job, &*backend, observer)
     }
 
     /// Runs the work to its end before an observer, under a policy that the mode's means may change.
@@ -120,13 +120,20 @@ impl Asked<'_> {
                 "mode {mode} has no boundary: the run can reach all that you can (policy {policy_name})"
             ));
         }
+        let layer = self.layer(mode)?;
+        if layer {
+            notices.push(
+                "what is written stays apart: `ringfence diff last` shows it, `apply` and `discard` decide"
+                    .into(),
+            );
+        }
         Ok(Job {
             work,
             agent: self.name.to_owned(),
             policy,
             policy_name,
             workspace: self.workspace(mode)?,
-            layer: self.layer(mode)?,
+            layer,
             host_env: self.installation.env.clone(),
             given_env: self.options.variables(self.installation)?,
             patience: self.settings.sandbox.patience_seconds,

@@ -52,6 +52,13 @@ pub(crate) struct DiscardArgs {
 /// A longer text is told of by its size.
 const LONGEST_TEXT: u64 = 1 << 20;
 
+/// Shows all that a run has changed.
+pub(crate) fn show_changes(run: &RunId, installation: &Installation) -> anyhow::Result<()> {
+    let (_, layer) = open(run.as_str(), installation)?;
+    layer.changes()?.iter().for_each(|change| show(&layer, change));
+    Ok(())
+}
+
 fn open(text: &str, installation: &Installation) -> anyhow::Result<(RunId, Layer)> {
     let runs = installation.runs();
     let run = runs.find(text)?;

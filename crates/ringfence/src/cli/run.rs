@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<Exi
         command: args.command.as_deref().or(agent.command.as_deref()),
         own_program: &own_program,
     };
-    asked.perform(work, &face)
+    Ok(ExitCode::from(asked.perform(work, &face)?.exit_code))
 }
 
 fn read_prompt() -> anyhow::Result<String> {

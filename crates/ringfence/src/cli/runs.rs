@@ -155,13 +155,19 @@ fn show(runs: &Runs, id: &RunId, log: bool, json: bool) -> anyhow::Result<()> {
         );
     }
     terminal::table(&rows);
-    terminal::line("\nPromises in force, and by what");
-    for (promise, mechanism) in &record.mechanisms {
-        terminal::line(format!("  ✓ {} ({mechanism})", promise.describe()));
-    }
+    terminal::line("");
+    show_promises(&record);
     if let Some(log) = log {
         terminal::line("");
         log.iter().try_for_each(|line| Human.event(&line.event)).ok();
     }
     Ok(())
+}
+
+/// What a run was promised to be kept from, and by what.
+pub(crate) fn show_promises(record: &Record) {
+    terminal::line("Promises in force, and by what");
+    for (promise, mechanism) in &record.mechanisms {
+        terminal::line(format!("  ✓ {} ({mechanism})", promise.describe()));
+    }
 }

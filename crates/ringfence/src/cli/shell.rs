@@ -40,7 +40,8 @@ pub(crate) fn shell(args: &Args, installation: &Installation) -> anyhow::Result<
     terminal::about(format!(
         "ringfence: a shell in mode {mode}, policy {policy}; `exit` or Ctrl-D leaves it"
     ));
-    asked.perform(Work::Program(vec![chosen(installation)]), &Face::Conversation)
+    let result = asked.perform(Work::Program(vec![chosen(installation)]), &Face::Conversation)?;
+    Ok(ExitCode::from(result.exit_code))
 }
 
 /// The person's shell if it belongs to the system, which every mode shows.
