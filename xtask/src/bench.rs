@@ -1,123 +1,247 @@
-//! Figures, side by side with a peer in one run, so that a busy machine slows both.
+//! Figures, side by side with peers in one run, so that a busy machine slows all of them.
 
-use std::process::{Command, Stdio};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
 use crate::shell::{has, read, root, run};
 
+/// How often each is run; those that take long are run less often.
 const ROUNDS: usize = 200;
+const ROUNDS_OF_SLOW: usize = 15;
+/// A program that takes longer is slow.
+const SLOW: Duration = Duration::from_millis(100);
+const AT_ONCE: usize = 100;
+const AT_ONCE_ROUNDS: usize = 5;
 
 /// The same namespaces and the same kind of root.
-const BWRAP: [&str; 37] = [
-    "bwrap",
-    "--unshare-all",
-    "--die-with-parent",
-    "--new-session",
-    "--cap-drop",
-    "ALL",
-    "--ro-bind",
-    "/usr",
-    "/usr",
-    "--ro-bind",
-    "/etc",
-    "/etc",
-    "--symlink",
-    "usr/bin",
-    "/bin",
-    "--symlink",
-    "usr/lib",
-    "/lib",
-    "--symlink",
-    "usr/lib64",
-    "/lib64",
-    "--proc",
-    "/proc",
-    "--dev",
-    "/dev",
-    "--tmpfs",
-    "/tmp",
-    "--tmpfs",
-    "/run",
-    "--tmpfs",
-    "/home",
-    "--bind",
-    ".",
-    "/workspace",
-    "--chdir",
-    "/workspace",
-    "true",
-];
+const BWRAP: &str = "bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL --ro-bind /usr /usr \
+                     --ro-bind /etc /etc --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 \
+                     --proc /proc --dev /dev --tmpfs /tmp --tmpfs /run --tmpfs /home --bind . /workspace \
+                     --chdir /workspace";
+const HAKONIWA: &str = "hakoniwa run --rootdir / --bindmount-rw .:/workspace --workdir /workspace --";
+const DOCKER: &str = "docker run --rm --network none --cap-drop ALL --security-opt no-new-privileges --read-only \
+                      --tmpfs /tmp -v .:/workspace -w /workspace";
+
+/// Something that starts a program.
+pub(crate) struct Peer {
+    name: &'static str,
+    version: String,
+    /// What stands before the program.
+    words: Vec<String>,
+}
+
+impl Peer {
+    pub(crate) fn new(name: &'static str, words: &str, version: &[&str]) -> Option<Self> {
+        let words: Vec<String> = words.split_whitespace().map(String::from).collect();
+        words.first().is_none_or(|program| has(program)).then(|| {
+            let version = read(version).unwrap_or_default();
+            Self { name, version: version.lines().next().unwrap_or_default().to_owned(), words }
+        })
+    }
+
+    fn command(&self, place: &Place, program: &[&str]) -> Command {
+        let words: Vec<&str> = self.words.iter().map(String::as_str).chain(program.iter().copied()).collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("RINGFENCE_HOME", &place.state).current_dir(&place.work);
+        // One of the peers refuses to work from a temporary directory.
+        command.env("CODEX_HOME", &place.codex);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    pub(crate) fn time(&self, place: &Place) -> anyhow::Result<Duration> {
+        let start = Instant::now();
+        let status = self.command(place, &["true"]).status()?;
+        ensure!(status.success(), "{} failed: {status}", self.name);
+        Ok(start.elapsed())
+    }
+}
+
+/// An empty workspace, as every peer has one, and places for state.
+pub(crate) struct Place {
+    state: PathBuf,
+    pub(crate) work: PathBuf,
+    codex: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let temporary = std::env::temp_dir().join(format!("ringfence-bench-{}", std::process::id()));
+        let codex = root().join("target/bench-codex");
+        let place = Self { state: temporary.join("state"), work: temporary.join("work"), codex };
+        std::fs::create_dir_all(&place.work)?;
+        std::fs::create_dir_all(&place.codex)?;
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.work.parent().map(std::fs::remove_dir_all);
+    }
+}
 
 pub(crate) fn bench() -> anyhow::Result<()> {
-    run(&["cargo", "build", "--release", "--locked", "-p", "ringfence"])?;
-    let binary = root().join("target/release/ringfence").display().to_string();
-    let home = std::env::temp_dir().join(format!("ringfence-bench-{}", std::process::id()));
+    let binary = built()?;
     let bytes = std::fs::metadata(&binary)?.len();
-    // An empty workspace, as the peer has one.
-    std::fs::create_dir_all(home.join("work"))?;
-    println!("\nringfence: {}", read(&[&binary, "--version"]).context("no version")?);
-    println!("kernel: {}", read(&["uname", "-r"]).unwrap_or_default());
-    println!("git: {}", read(&["git", "--version"]).unwrap_or_default());
+    println!("kernel {}", read(&["uname", "-r"]).unwrap_or_default());
     println!("binary, stripped: {:.1} MiB (goal: below 25)", bytes as f64 / f64::from(1 << 20));
-    compare(
-        "--help (goal: below 50 ms)",
-        &home,
-        &[&binary, "--help"],
-        "git --version",
-        &["git", "--version"],
-    )?;
-    let run = [&binary, "exec", "--mode", "host", "--", "true"];
-    compare("exec --mode host -- true", &home, &run, "setsid true", &["setsid", "-w", "true"])?;
-    if has("bwrap") {
-        let native = [&binary, "exec", "--mode", "native", "--", "true"];
-        println!("\nbwrap: {}", read(&["bwrap", "--version"]).unwrap_or_default());
-        compare("exec --mode native -- true", &home, &native, "bwrap", &BWRAP)?;
-    } else {
-        println!("\nbwrap is not here, so native has no peer to be measured against");
-    }
-    std::fs::remove_dir_all(&home).ok();
-    Ok(())
+    let place = Place::new()?;
+    start_of_the_binary(&binary, &place)?;
+    let peers = peers(&binary);
+    one_at_a_time(&peers, &place)?;
+    many_at_once(&peers, &place)
 }
 
-/// Runs both in turns and prints median and 99th percentile of each, and their ratio.
-fn compare(
-    title: &str,
-    home: &std::path::Path,
-    ours: &[&str],
-    peer: &str,
-    theirs: &[&str],
-) -> anyhow::Result<()> {
-    let mut times = (Vec::new(), Vec::new());
+/// The binary as it is released.
+pub(crate) fn built() -> anyhow::Result<PathBuf> {
+    run(&["cargo", "build", "--release", "--locked", "-p", "ringfence"])?;
+    let target = read(&["rustc", "--print", "host-tuple"]).context("rustc does not tell its target")?;
+    Ok(root().join("target").join(target).join("release/ringfence"))
+}
+
+fn start_of_the_binary(binary: &Path, place: &Place) -> anyhow::Result<()> {
+    let peer = |name, words: &str| Peer {
+        name,
+        version: String::new(),
+        words: words.split(' ').map(String::from).collect(),
+    };
+    let ours = peer("--help", &format!("{} --help", binary.display()));
+    let git = peer("git --version", "git --version");
+    let mut times = BTreeMap::new();
     for _ in 0..ROUNDS {
-        times.0.push(time(home, ours)?);
-        times.1.push(time(home, theirs)?);
+        for one in [&ours, &git] {
+            let start = Instant::now();
+            ensure!(one.command(place, &[]).status()?.success(), "{} failed", one.name);
+            times.entry(one.name).or_insert_with(Vec::new).push(start.elapsed());
+        }
     }
-    let ((ours_median, ours_p99), (peer_median, peer_p99)) = (quantiles(times.0), quantiles(times.1));
-    println!("\n{title}, {ROUNDS} rounds in turns");
-    println!("  ringfence     median {:6.2} ms  p99 {:6.2} ms", ms(ours_median), ms(ours_p99));
-    println!("  {peer:<13} median {:6.2} ms  p99 {:6.2} ms", ms(peer_median), ms(peer_p99));
-    println!(
-        "  ratio         median {:6.2}     p99 {:6.2}",
-        ms(ours_median) / ms(peer_median),
-        ms(ours_p99) / ms(peer_p99)
-    );
+    println!("\nstart of the binary, {ROUNDS} rounds in turns (goal: below 50 ms)");
+    for (name, times) in times {
+        let (median, p99) = quantiles(times);
+        println!("  {name:<16} p50 {:6.2} ms  p99 {:6.2} ms", ms(median), ms(p99));
+    }
     Ok(())
 }
 
-fn time(home: &std::path::Path, words: &[&str]) -> anyhow::Result<Duration> {
-    let start = Instant::now();
-    let status = Command::new(words[0])
-        .args(&words[1..])
-        .env("RINGFENCE_HOME", home.join("state"))
-        .current_dir(home.join("work"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()?;
-    ensure!(status.success(), "{} failed: {status}", words.join(" "));
-    Ok(start.elapsed())
+fn peers(binary: &Path) -> Vec<Peer> {
+    let ours = binary.display().to_string();
+    let image = docker_image();
+    let docker = image.map(|image| format!("{DOCKER} {image}"));
+    let all = [
+        Some(("plain process", String::new(), vec!["true", "--version"])),
+        Some(("ringfence native", format!("{ours} exec --mode native --"), vec![&*ours, "--version"])),
+        Some(("ringfence host", format!("{ours} exec --mode host --"), vec![&*ours, "--version"])),
+        Some(("bwrap", BWRAP.to_owned(), vec!["bwrap", "--version"])),
+        Some(("hakoniwa", HAKONIWA.to_owned(), vec!["hakoniwa", "--version"])),
+        Some(("codex sandbox", "codex sandbox --".to_owned(), vec!["codex", "--version"])),
+        Some(("srt", "srt".to_owned(), vec!["srt", "--version"])),
+        docker.map(|words| ("docker run", words, vec!["docker", "--version"])),
+    ];
+    let mut found = Vec::new();
+    for (name, words, version) in all.into_iter().flatten() {
+        match Peer::new(name, &words, &version) {
+            Some(peer) => found.push(peer),
+            None => println!("{name} is not here, so it is not measured"),
+        }
+    }
+    if !found.iter().any(|peer| peer.name == "docker run") {
+        println!("docker run is not measured: no engine answers, or it has no image");
+    }
+    found
+}
+
+/// Any image of a running engine: the program that is run is in every one.
+fn docker_image() -> Option<String> {
+    let images = read(&["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"])?;
+    images.lines().find(|image| !image.contains("<none>")).map(str::to_owned)
+}
+
+fn one_at_a_time(peers: &[Peer], place: &Place) -> anyhow::Result<()> {
+    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); peers.len()];
+    for round in 0..ROUNDS {
+        for (peer, times) in peers.iter().zip(&mut times) {
+            let slow = times.first().is_some_and(|time| *time > SLOW);
+            if slow && round >= ROUNDS_OF_SLOW {
+                continue;
+            }
+            times.push(peer.time(place)?);
+        }
+    }
+    let figures: Vec<(Duration, Duration)> = times.into_iter().map(quantiles).collect();
+    let against = peers.iter().position(|peer| peer.name == "bwrap").map(|index| figures[index]);
+    println!("\n`true`, one at a time, {ROUNDS} rounds in turns (goal: native ≤ 1.0 × bwrap)");
+    println!("  {:<18} {:>9} {:>9} {:>9} {:>9}  version", "", "p50 ms", "p99 ms", "× p50", "× p99");
+    for (peer, (median, p99)) in peers.iter().zip(&figures) {
+        let ratio = |own: &Duration, other: Option<Duration>| {
+            other.map_or_else(|| "-".to_owned(), |other| format!("{:.2}", ms(*own) / ms(other)))
+        };
+        println!(
+            "  {:<18} {:>9.2} {:>9.2} {:>9} {:>9}  {}",
+            peer.name,
+            ms(*median),
+            ms(*p99),
+            ratio(median, against.map(|(median, _)| median)),
+            ratio(p99, against.map(|(_, p99)| p99)),
+            peer.version
+        );
+    }
+    Ok(())
+}
+
+/// Many that live for a second, and what they hold meanwhile.
+fn many_at_once(peers: &[Peer], place: &Place) -> anyhow::Result<()> {
+    let measured: Vec<&Peer> = peers
+        .iter()
+        .filter(|peer| ["plain process", "ringfence native", "bwrap"].contains(&peer.name))
+        .collect();
+    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); measured.len()];
+    let mut memory = vec![0; measured.len()];
+    for _ in 0..AT_ONCE_ROUNDS {
+        for (index, peer) in measured.iter().enumerate() {
+            let start = Instant::now();
+            let children: Vec<Child> = (0..AT_ONCE)
+                .map(|_| peer.command(place, &["sleep", "1"]).spawn())
+                .collect::<Result<_, _>>()?;
+            #[expect(clippy::disallowed_methods, reason = "while they sleep there is nothing to wait for")]
+            std::thread::sleep(Duration::from_millis(900));
+            memory[index] =
+                children.iter().map(|child| resident_below(child.id())).sum::<u64>() / AT_ONCE as u64;
+            for mut child in children {
+                ensure!(child.wait()?.success(), "{} failed", peer.name);
+            }
+            times[index].push(start.elapsed());
+        }
+    }
+    let figures: Vec<Duration> = times.into_iter().map(|times| quantiles(times).0).collect();
+    println!(
+        "\n{AT_ONCE} × `sleep 1` at once, {AT_ONCE_ROUNDS} rounds in turns (goal: ≤ 1.5 × plain, ≤ 3 MiB each)"
+    );
+    println!("  {:<18} {:>9} {:>9} {:>14}", "", "p50 ms", "× plain", "KiB each");
+    for ((peer, time), memory) in measured.iter().zip(&figures).zip(&memory) {
+        println!("  {:<18} {:>9.0} {:>9.2} {:>14}", peer.name, ms(*time), ms(*time) / ms(figures[0]), memory);
+    }
+    println!("  (memory: proportional share of all its processes but the program's own)");
+    Ok(())
+}
+
+/// Kilobytes that a process and all below it hold, each shared page counted by its share; without `sleep` itself.
+fn resident_below(pid: u32) -> u64 {
+    let text = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let own = match text("comm").trim() {
+        "sleep" => 0,
+        _ => {
+            let rollup = text("smaps_rollup");
+            let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        }
+    };
+    let children = text(&format!("task/{pid}/children"));
+    own + children.split_whitespace().filter_map(|child| child.parse().ok()).map(resident_below).sum::<u64>()
 }
 
 fn quantiles(mut times: Vec<Duration>) -> (Duration, Duration) {

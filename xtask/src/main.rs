@@ -1,7 +1,8 @@
-//! The project's own chores: `cargo xtask setup|tidy|gen|test|bench`.
+//! The project's own chores: `cargo xtask setup|tidy|gen|test|bench|endure`.
 #![allow(clippy::disallowed_macros, reason = "a chore may end when nobody reads")]
 
 mod bench;
+mod endure;
 mod generate;
 mod setup;
 mod shell;
@@ -16,7 +17,8 @@ const USAGE: &str = "cargo xtask COMMAND
   tidy          check the house rules: arrows between crates, module headers, names of modes, licences
   gen [--check] write what derives from the tables: schemas and reference pages
   test          setup, then every check and every test
-  bench         measure against peers, side by side";
+  bench         measure against peers, side by side
+  endure [N]    run N sandboxes one after another (10000) and show that nothing grows";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
         ["gen", "--check"] => generate::check(),
         ["test"] => test::test(),
         ["bench"] => bench::bench(),
+        ["endure"] => endure::endure(10_000),
+        ["endure", count] if count.parse::<usize>().is_ok() => endure::endure(count.parse().unwrap_or(0)),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -55,7 +55,7 @@ pub trait Kernel {
     /// Puts a text in the place of a file.
     fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError>;
     /// Holds what is there in its place.
-    fn hold(&mut self, target: &Path) -> Result<(), KernelError>;
+    fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError>;
     /// Mounts a device of the old root, on which devices work.
     fn device(&mut self, name: &str) -> Result<(), KernelError>;
     /// Mounts the terminals of the sandbox.
@@ -100,7 +100,7 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
                 kernel.overlay(lower, *identity, layer, target)?;
             }
             Step::Text { target, text } => kernel.text(target, text)?,
-            Step::Hold { target } => kernel.hold(target)?,
+            Step::Hold { target, access } => kernel.hold(target, *access)?,
             Step::MaskFile { target } => kernel.bind(Path::new(EMPTY_FILE), target, Access::Read)?,
             Step::MaskDirectory { target } => {
                 kernel.bind(Path::new(EMPTY_DIRECTORY), target, Access::Read)?
@@ -299,8 +299,9 @@ impl Kernel for Linux {
             .map_err(failed("mount", target))
     }
 
-    fn hold(&mut self, target: &Path) -> Result<(), KernelError> {
-        bind_tree(target, target, 0).map_err(failed("hold", target))
+    fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError> {
+        let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
+        bind_tree(target, target, set).map_err(failed("hold", target))
     }
 
     fn device(&mut self, name: &str) -> Result<(), KernelError> {
@@ -442,8 +443,8 @@ impl Kernel for Recorder {
     fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError> {
         self.note(format!("text {text:?} on {}", target.display()))
     }
-    fn hold(&mut self, target: &Path) -> Result<(), KernelError> {
-        self.note(format!("hold {}", target.display()))
+    fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError> {
+        self.note(format!("hold {} {access:?}", target.display()))
     }
     fn device(&mut self, name: &str) -> Result<(), KernelError> {
         self.note(format!("device {name}"))
@@ -480,6 +481,7 @@ mod tests {
             Step::Bind { source: "/usr".into(), target: "/usr".into(), access: Access::Read },
             Step::Bind { source: "/w".into(), target: "/workspace".into(), access: Access::Write },
             Step::Bind { source: "/w/f".into(), target: "/workspace/f".into(), access: Access::Read },
+            Step::Hold { target: "/workspace/.git".into(), access: Access::Read },
             Step::MaskFile { target: "/workspace/.env".into() },
             Step::Processes,
         ];
@@ -495,6 +497,7 @@ mod tests {
                 "bind /w on /workspace Write",
                 "file /workspace/f",
                 "bind /w/f on /workspace/f Read",
+                "hold /workspace/.git Read",
                 "bind empty file on /workspace/.env Read",
                 "directory /proc",
                 "processes",

@@ -88,6 +88,8 @@ pub enum Step {
     Hold {
         /// Where.
         target: PathBuf,
+        /// What may be done with it.
+        access: Access,
     },
     /// A text in the place of a file.
     Text {

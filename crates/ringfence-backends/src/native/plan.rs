@@ -232,13 +232,7 @@ fn shut(request: &Request, base: &Base, survey: &Survey, builder: &mut Builder) 
     let protected = survey.protected.iter().map(|path| (path, Access::Read));
     for (path, access) in anchors.chain(protected) {
         let writable = places(&seen, path, &|access| access == Access::Write);
-        let missing = survey.missing.iter().any(|(missing, _)| missing == path);
-        let source = if missing { in_layer(request, path) } else { path.clone() };
-        builder.steps.extend(writable.map(|target| match access {
-            // Not the host's own: what is written there belongs to the layer.
-            Access::Write if layer(request).is_some() => Step::Hold { target },
-            _ => Step::Bind { source: source.clone(), target, access },
-        }));
+        builder.steps.extend(writable.map(|target| Step::Hold { target, access }));
     }
     if let Some((path, text)) = &survey.exclude {
         let writable = places(&seen, path, &|access| access == Access::Write);
