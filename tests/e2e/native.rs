@@ -193,6 +193,24 @@ fn a_linked_worktree_works_and_its_repository_is_protected() {
     }
 }
 
+/// A start file of the shell is one in the home; in a directory of such files it is work like any other.
+#[test]
+fn start_files_of_the_shell_are_protected_where_they_would_start() {
+    let place = Place::new();
+    fs::write(place.home().join(".profile"), "as it was").unwrap();
+    let script = "echo evil > .bashrc; echo evil > .profile; echo evil > .gitconfig; true";
+    let home = place.home().display().to_string();
+    place.run(&["exec", "--mode", "native", "-C", &home, "--", "sh", "-c", script]).expect_code(0);
+    assert_eq!(fs::read_to_string(place.home().join(".profile")).unwrap(), "as it was");
+    assert!(!place.home().join(".bashrc").exists() && !place.home().join(".gitconfig").exists());
+    let above = place.home().parent().unwrap().display().to_string();
+    let script = "cd home; echo evil > .bashrc; echo evil > .profile; true";
+    place.run(&["exec", "--mode", "native", "-C", &above, "--", "sh", "-c", script]).expect_code(0);
+    assert!(!place.home().join(".bashrc").exists());
+    inside(&place, "echo dotfiles > .bashrc").expect_code(0);
+    assert_eq!(place.read(".bashrc"), "dotfiles\n");
+}
+
 #[test]
 fn a_submodule_works_and_its_repository_is_protected() {
     let place = Place::new();

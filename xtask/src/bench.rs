@@ -22,7 +22,7 @@ const BWRAP: &str = "bwrap --unshare-all --die-with-parent --new-session --cap-d
                      --ro-bind /etc /etc --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 \
                      --proc /proc --dev /dev --tmpfs /tmp --tmpfs /run --tmpfs /home --bind . /workspace \
                      --chdir /workspace";
-const HAKONIWA: &str = "hakoniwa run --rootdir / --bindmount-rw .:/workspace --workdir /workspace --";
+const HAKONIWA: &str = "hakoniwa run --unshare-all --devfs /dev --tmpfs /tmp --bindmount-rw .:/workspace --";
 const DOCKER: &str = "docker run --rm --network none --cap-drop ALL --security-opt no-new-privileges --read-only \
                       --tmpfs /tmp -v .:/workspace -w /workspace";
 

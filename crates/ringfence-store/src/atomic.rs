@@ -34,13 +34,18 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Makes a file that is not there yet and puts it on the disk. Killed halfway it may be there in part: for places where
-/// others know that somebody is at work.
-pub fn create(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+/// Makes a file that is not there yet. Killed halfway it may be there in part: for places where others know that somebody
+/// is at work.
+pub fn create(path: &Path, bytes: &[u8]) -> Result<File, WriteError> {
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    // The name is on the disk with the file: file systems keep a new file's name when the file is kept.
-    let written = created.and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    let written = created.and_then(|mut file| file.write_all(bytes).map(|()| file));
     written.map_err(|source| WriteError { path: path.to_owned(), source })
+}
+
+/// The same, and puts it on the disk. The name is there with the file: file systems keep a new file's name with it.
+pub fn create_durably(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    let kept = create(path, bytes)?.sync_all();
+    kept.map_err(|source| WriteError { path: path.to_owned(), source })
 }
 
 /// What a path means in the end, also where nothing is there yet.

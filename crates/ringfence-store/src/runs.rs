@@ -116,7 +116,8 @@ impl Runs {
             .open(directory.join("log.jsonl"))
             .map_err(io)?;
         flock(&log, FlockOperation::NonBlockingLockExclusive).map_err(|error| io(error.into()))?;
-        create_json(&directory.join("record.json"), record)?;
+        let path = directory.join("record.json");
+        atomic::create_durably(&path, &json(&path, record)?)?;
         Ok(OpenRun { directory, log })
     }
 
@@ -230,19 +231,19 @@ impl OpenRun {
         self.log.write_all(&text).map_err(|source| RunsError::Io { path: path(), source })
     }
 
-    /// Ends the run: its result is on the disk when this returns, its temporary files are gone.
+    /// Ends the run: its result is written when this returns, its temporary files are gone.
     pub fn end(self, result: &RunResult) -> Result<(), RunsError> {
-        create_json(&self.directory.join("result.json"), result)?;
+        // A power failure right now makes it a run that was lost, which it says; waiting for the disk is not worth it.
+        let path = self.directory.join("result.json");
+        atomic::create(&path, &json(&path, result)?)?;
         // Left-over temporary files are a nuisance, not a loss.
         let _ = fs::remove_dir_all(self.directory.join("tmp"));
         Ok(())
     }
 }
 
-fn create_json(path: &Path, document: &impl Serialize) -> Result<(), RunsError> {
-    let text = serde_json::to_vec_pretty(document)
-        .map_err(|source| RunsError::Damaged { path: path.to_owned(), source })?;
-    Ok(atomic::create(path, &text)?)
+fn json(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, RunsError> {
+    serde_json::to_vec_pretty(document).map_err(|source| RunsError::Damaged { path: path.to_owned(), source })
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, RunsError> {

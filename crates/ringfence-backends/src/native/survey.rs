@@ -122,7 +122,10 @@ pub(super) fn look(
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
         }
     }
-    protected(workspace, &files.protect, &mut survey)?;
+    let (own, here): (Vec<String>, Vec<String>) =
+        files.protect.iter().cloned().partition(|name| name.starts_with("~/"));
+    protected(workspace, &here, &mut survey)?;
+    protected_at_home(workspace, home, &own, &mut survey)?;
     if !files.protect.is_empty() {
         // With a layer nothing but the layer is written.
         let write = files.workspace == WorkspaceAccess::ReadWrite && request.layer.is_none();
@@ -211,6 +214,27 @@ fn protected(root: &Path, names: &[String], survey: &mut Survey) -> Result<(), L
                     break;
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// Files of the person's home, wherever they could be written: the workspace is the home or is above it, or a part of it
+/// was named.
+fn protected_at_home(
+    workspace: &Path,
+    home: &Path,
+    names: &[String],
+    survey: &mut Survey,
+) -> Result<(), LaunchError> {
+    let Ok(home) = fs::canonicalize(home) else { return Ok(()) };
+    let named = survey.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
+    let roots: Vec<PathBuf> = [workspace.to_owned()].into_iter().chain(named).collect();
+    for root in roots.iter().filter(|root| home.starts_with(root)) {
+        for name in names.iter().filter_map(|name| name.strip_prefix("~/")) {
+            let path = home.join(name);
+            let Some(name) = path.strip_prefix(root).ok().and_then(Path::to_str) else { continue };
+            protected(root, &[name.to_owned()], survey)?;
         }
     }
     Ok(())

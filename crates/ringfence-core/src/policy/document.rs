@@ -41,7 +41,7 @@ pub const KEYS: &[Key] = &[
     key(
         "files.protect",
         Kind::Texts,
-        "paths in the workspace that must not be written, also where they do not exist; `name/` is a directory",
+        "paths in the workspace that must not be written, also where they do not exist; `name/` is a directory, `~/name` is in the person's home",
     ),
     key("files.deny", Kind::Globs, "globs in the workspace that must not be read"),
     key("network.mode", Kind::Choice(&["none", "allow", "open"]), "nothing, the named hosts, everything"),

@@ -58,7 +58,8 @@ const SECRETS: [&str; 22] = [
     "~/.ringfence",
 ];
 
-/// One that ends with a slash is a directory: where it is missing, an empty one holds its place.
+/// One that ends with a slash is a directory: where it is missing, an empty one holds its place. One that begins with `~/`
+/// is the person's own, wherever the run could write it; elsewhere it is a file like any other.
 const PROTECT: [&str; 28] = [
     ".git/hooks/",
     ".git/config",
@@ -67,7 +68,7 @@ const PROTECT: [&str; 28] = [
     ".git/config.worktree",
     ".git/worktrees/",
     ".gitmodules",
-    ".gitconfig",
+    "~/.gitconfig",
     ".ringfence",
     ".claude/settings.json",
     ".claude/settings.local.json",
@@ -82,12 +83,12 @@ const PROTECT: [&str; 28] = [
     ".vscode",
     ".idea",
     ".envrc",
-    ".bashrc",
-    ".bash_profile",
-    ".profile",
-    ".zshrc",
-    ".zprofile",
-    ".zshenv",
+    "~/.bashrc",
+    "~/.bash_profile",
+    "~/.profile",
+    "~/.zshrc",
+    "~/.zprofile",
+    "~/.zshenv",
 ];
 
 const DENY: [&str; 2] = ["**/.env", "**/*.pem"];

@@ -125,8 +125,8 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     attempt("protected", PROTECTED, "name servers for the agent CLI", |bait| {
         write(&bait.workspace.join(".mcp.json"))
     }),
-    attempt("protected", PROTECTED, "make a start file for the shell", |bait| {
-        write(&bait.workspace.join(".bashrc"))
+    attempt("protected", PROTECTED, "make a file that runs when one enters the directory", |bait| {
+        write(&bait.workspace.join(".envrc"))
     }),
     attempt("denied", DENIED, "read .env", |bait| unreadable(&bait.workspace.join(".env"))),
     attempt("denied", DENIED, "read a key below", |bait| unreadable(&bait.workspace.join("sub/key.pem"))),
