@@ -305,10 +305,12 @@ fn exclude(workspace: &Path, survey: &Survey) -> Option<(PathBuf, String)> {
 }
 
 /// What stands in for a path that is not there. git fails on an empty `commondir`; one that points to itself is as none.
+/// And an empty file is no JSON.
 fn stand_in(name: &str, last: bool) -> StandIn {
     match name {
         _ if !last || name.ends_with('/') => StandIn::Directory,
         _ if name.ends_with("commondir") => StandIn::File(".\n".into()),
+        _ if name.ends_with(".json") => StandIn::File("{}\n".into()),
         _ => StandIn::File(String::new()),
     }
 }

@@ -60,7 +60,7 @@ const SECRETS: [&str; 22] = [
 
 /// One that ends with a slash is a directory: where it is missing, an empty one holds its place. One that begins with `~/`
 /// is the person's own, wherever the run could write it; elsewhere it is a file like any other.
-const PROTECT: [&str; 28] = [
+const PROTECT: [&str; 27] = [
     ".git/hooks/",
     ".git/config",
     ".git/modules/",
@@ -76,8 +76,7 @@ const PROTECT: [&str; 28] = [
     ".claude/agents/",
     ".claude/skills/",
     ".claude/hooks/",
-    ".codex",
-    ".opencode",
+    ".codex/",
     "opencode.json",
     ".mcp.json",
     ".vscode",
