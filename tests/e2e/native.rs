@@ -634,3 +634,76 @@ fn files_in_memory_are_bounded() {
     assert_ne!(ran.code(), 0);
     assert!(ran.stderr.contains("No space left"), "{}", ran.stderr);
 }
+
+/// Several at once, with the ends of some and the beginnings of others at the same moment.
+#[test]
+fn runs_that_come_and_go_leave_no_stand_ins() {
+    let place = Place::new();
+    std::thread::scope(|scope| {
+        for offset in 0..3 {
+            let place = &place;
+            scope.spawn(move || {
+                for round in 0..25 {
+                    let time = format!("0.0{}", (round * 7 + offset * 3) % 4);
+                    place.run(&["exec", "--mode", "native", "--", "sleep", &time]).expect_code(0);
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(place.work()).unwrap().count(), 0);
+    // Also if they do not know of each other.
+    let other = place.home().join("other-state").display().to_string();
+    let first = place.spawn(&["exec", "--mode", "native", "--", "sleep", "0.5"]);
+    wait_for("the stand-ins of the first", || place.work().join(".mcp.json").exists().then_some(()));
+    let second = place
+        .command(&["exec", "--mode", "native", "--", "sleep", "1"])
+        .env("RINGFENCE_HOME", other)
+        .status();
+    assert!(second.unwrap().success());
+    first.wait_with_output().unwrap();
+    assert_eq!(fs::read_dir(place.work()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_persons_own_empty_files_stay() {
+    let place = Place::new();
+    let mut child = place.spawn(&["exec", "--mode", "native", "--", "sleep", "100"]);
+    wait_for("the stand-ins", || place.work().join(".mcp.json").exists().then_some(()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("their end", || (fs::read_dir(place.work()).unwrap().count() == 0).then_some(()));
+    fs::write(place.work().join(".envrc"), "").unwrap();
+    fs::create_dir(place.work().join(".claude")).unwrap();
+    let runs: Vec<_> =
+        (0..3).map(|_| place.spawn(&["exec", "--mode", "native", "--", "sleep", "0.2"])).collect();
+    for run in runs {
+        assert!(run.wait_with_output().unwrap().status.success());
+    }
+    let mut names: Vec<_> =
+        fs::read_dir(place.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, [".claude", ".envrc"]);
+}
+
+/// Somebody else's lock on the directory is a reason, not a reason to wait for ever.
+#[test]
+fn a_workspace_that_somebody_holds_is_refused() {
+    let place = Place::new();
+    let ran = place.shell(&format!("exec flock . {BINARY} exec --mode native -- true"));
+    assert_eq!(ran.code(), 125);
+    assert!(ran.stderr.contains("cannot be locked"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_file_on_standard_input_is_only_read() {
+    let place = Place::new();
+    let file = place.home().join("input");
+    fs::write(&file, "words").unwrap();
+    let script = "import os, sys\nprint(sys.stdin.read())\ntry: os.fchmod(0, 0o777)\nexcept OSError: pass";
+    fs::write(place.work().join("s.py"), script).unwrap();
+    let ran =
+        place.shell(&format!("{BINARY} exec --mode native -- /usr/bin/python3 s.py < {}", file.display()));
+    assert_eq!(ran.stdout, "words\n");
+    use std::os::unix::fs::PermissionsExt;
+    assert_ne!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o777);
+}

@@ -251,3 +251,123 @@ fn a_run_that_is_not_over_is_left_alone_and_a_lost_one_can_be_applied() {
     place.run(&["apply", "last", "f"]).expect_code(0);
     assert_eq!(place.read("f"), "done\n");
 }
+
+/// Directories that are made in one that hides what is below hide it too, without a mark of their own.
+#[test]
+fn what_is_gone_below_a_directory_that_was_made_anew_is_gone_at_every_depth() {
+    let place = changed("mkdir -p d/sub; echo z > d/sub/z");
+    place.run(&["apply", "last"]).expect_code(0);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    run(&place, "rm -rf d; mkdir -p d/sub; echo n > d/sub/new").expect_code(0);
+    let gone: Vec<_> =
+        changes(&place).into_iter().filter(|(_, what, _)| what == "removed").map(|(path, ..)| path).collect();
+    assert_eq!(gone, ["d/sub/z", "d/x"]);
+    place.run(&["apply", "last"]).expect_code(0);
+    assert!(!place.work().join("d/sub/z").exists() && place.work().join("d/sub/new").exists());
+}
+
+#[test]
+fn a_link_that_became_a_directory_leads_nowhere() {
+    let place = changed("true");
+    let outside = place.home().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("a"), "theirs").unwrap();
+    fs::remove_file(place.work().join("link")).unwrap();
+    symlink(&outside, place.work().join("link")).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    run(&place, "rm link; mkdir link; echo mine > link/a; echo b > link/b").expect_code(0);
+    assert!(!place.run(&["diff", "last"]).expect_code(0).stdout.contains("theirs"));
+    place.run(&["apply", "last"]).expect_code(0);
+    assert_eq!((place.read("link/a"), place.read("link/b")), ("mine\n".into(), "b\n".into()));
+    assert_eq!(fs::read_to_string(outside.join("a")).unwrap(), "theirs");
+}
+
+/// What editors and people do all day is no conflict.
+#[test]
+fn ordinary_work_is_no_conflict() {
+    for script in [
+        "sed -i.bak s/one/1/ a.txt",
+        "ln a.txt second",
+        "cp -p a.txt copy; rm a.txt; mv copy a.txt",
+        "mv a.txt b.txt; echo more >> b.txt; echo a > a.txt",
+    ] {
+        let place = changed(script);
+        place.run(&["apply", "last"]).expect_code(0);
+    }
+    let place = changed("mv a.txt b.txt; echo more >> b.txt; mkdir -p new/deep; echo 1 > new/deep/x");
+    place.run(&["apply", "last", "a.txt"]).expect_code(0);
+    place.run(&["apply", "last", "b.txt"]).expect_code(0);
+    place.run(&["apply", "last", "new/deep/x"]).expect_code(0);
+    assert_eq!((place.read("b.txt"), place.read("new/deep/x")), ("one\ntwo\nmore\n".into(), "1\n".into()));
+}
+
+#[test]
+fn a_directory_that_was_put_in_the_place_of_another_is_noticed() {
+    let place = changed("true");
+    fs::create_dir(place.work().join("d2")).unwrap();
+    fs::write(place.work().join("d2/x"), "precious").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    run(&place, "echo agent >> d/x").expect_code(0);
+    fs::rename(place.work().join("d"), place.work().join("d.old")).unwrap();
+    fs::rename(place.work().join("d2"), place.work().join("d")).unwrap();
+    place.run(&["apply", "last"]).expect_code(1);
+    assert_eq!(place.read("d/x"), "precious");
+}
+
+#[test]
+fn holes_stay_holes_and_directories_without_the_right_to_write_can_be_applied() {
+    use std::os::unix::fs::MetadataExt;
+    let place = changed("truncate -s 300M big; echo end >> big; mkdir shut; echo 1 > shut/x; chmod 555 shut");
+    place.run(&["apply", "last"]).expect_code(0);
+    let big = fs::metadata(place.work().join("big")).unwrap();
+    assert_eq!(big.len(), (300 << 20) + 4);
+    assert!(big.blocks() * 512 < 1 << 20, "{} blocks", big.blocks());
+    assert_eq!(place.read("shut/x"), "1\n");
+    assert_eq!(fs::metadata(place.work().join("shut")).unwrap().permissions().mode() & 0o777, 0o555);
+    fs::set_permissions(place.work().join("shut"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn names_that_are_no_text_do_not_stop_anything() {
+    let place = changed("printf 1 > \"$(printf 'half\\377')\"; echo 1 > plain");
+    place.run(&["diff", "last", "--json"]).expect_code(0);
+    place.run(&["apply", "last", "--json"]).expect_code(0);
+    assert_eq!(place.read("plain"), "1\n");
+}
+
+/// A layer that cannot be read whole can be discarded, and what can be read of it applied.
+#[test]
+fn a_deep_tree_does_not_lock_the_layer() {
+    let deep =
+        "echo work > work; n=$(printf 'a%.0s' $(seq 200)); for i in $(seq 30); do mkdir $n; cd -P $n; done";
+    let place = changed(deep);
+    place.run(&["apply", "last", "work"]).expect_code(0);
+    assert_eq!(place.read("work"), "work\n");
+    place.run(&["discard", "last"]).expect_code(0);
+}
+
+#[test]
+fn stand_ins_that_were_left_in_a_layer_are_not_applied() {
+    let place = Place::new();
+    let script = "echo w > work; echo $$ > it.pid; sleep 1000";
+    let mut child =
+        place.spawn(&["exec", "--mode", "native", "--workspace", "overlay", "--", "sh", "-c", script]);
+    let runs = place.state().join("runs");
+    let upper = wait_for("the first file", || {
+        let upper = fs::read_dir(&runs).ok()?.next()?.ok()?.path().join("layer/upper");
+        upper.join("it.pid").exists().then_some(upper)
+    });
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    let gate: u32 = children.split_whitespace().next().unwrap().parse().unwrap();
+    crate::support::signal(child.id(), "-STOP");
+    crate::support::signal(gate, "-KILL");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(upper.join(".mcp.json").exists(), "nobody was left to take them away");
+    wait_for("the end of the run", || (place.run(&["diff", "last"]).code() == 0).then_some(()));
+    place.run(&["apply", "last"]).expect_code(0);
+    let mut names: Vec<_> =
+        fs::read_dir(place.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["it.pid", "work"]);
+}

@@ -71,8 +71,10 @@ fn the_terminal_is_as_it_was_afterwards() {
     at_terminal(&place, &command, &[]);
     assert_eq!(place.read("before"), place.read("after"));
     let place = Place::new();
-    let command =
-        format!("stty -a > before; {BINARY} exec -- sh -c 'echo ready; sleep 100'; stty -a > after");
+    // A shell that is just starting something else hears Ctrl-C only by a trap.
+    let wait = "trap 'exit 0' INT; echo ready; while :; do sleep 0.05; done";
+    std::fs::write(place.work().join("wait.sh"), wait).unwrap();
+    let command = format!("stty -a > before; {BINARY} exec -- sh wait.sh; stty -a > after");
     at_terminal(&place, &command, &[("ready", "\x03")]);
     assert_eq!(place.read("before"), place.read("after"), "after Ctrl-C");
 }

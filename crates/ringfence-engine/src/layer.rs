@@ -5,7 +5,7 @@
 //! changed since the run began, and nothing outside of the workspace is ever touched: every path is opened beneath it,
 //! without following links.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, lgetxattr, mkdirat, openat, openat2,
     renameat_with, statat, symlinkat, unlinkat,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The layer of a run over its workspace.
 #[derive(Debug)]
@@ -27,6 +27,19 @@ pub struct Layer {
     workspace: PathBuf,
     /// What was changed later than this in the workspace, somebody else has changed.
     began: (i64, i64),
+    /// What lay below changed files when the run was over.
+    known: BTreeMap<PathBuf, (u64, u64)>,
+}
+
+/// What is below a directory of the layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Below {
+    /// The directory of the workspace, seen through it.
+    Seen,
+    /// The directory of the workspace, hidden by it.
+    Hidden,
+    /// No directory.
+    Nothing,
 }
 
 /// Why a layer cannot be used.
@@ -46,6 +59,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> LayerError + use<> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// Where, from the workspace.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// What.
     #[serde(flatten)]
@@ -64,13 +78,13 @@ pub enum What {
     /// It was not there. It may be a file that was renamed.
     Added {
         /// What it was called.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text_if_any")]
         renamed_from: Option<PathBuf>,
     },
     /// It is gone. It may be there under another name.
     Removed {
         /// What it is called.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text_if_any")]
         renamed_to: Option<PathBuf>,
     },
     /// It holds something else.
@@ -84,13 +98,35 @@ pub enum What {
     },
 }
 
+/// Names need not be text; what cannot be said is replaced.
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+fn as_text_if_any<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.display().to_string()).serialize(serializer)
+}
+
 /// What came of applying.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// These are in the workspace now.
     pub applied: Vec<PathBuf>,
     /// These are not, and why.
     pub conflicts: Vec<(PathBuf, String)>,
+}
+
+/// The file of a layer that tells what lay below it.
+const KNOWN: &str = "below.json";
+
+fn known(file: &Path) -> BTreeMap<PathBuf, (u64, u64)> {
+    let text = fs::read(file).unwrap_or_default();
+    let known: Vec<(PathBuf, u64, u64)> = serde_json::from_slice(&text).unwrap_or_default();
+    known.into_iter().map(|(path, device, number)| (path, (device, number))).collect()
+}
+
+impl What {
+    const ADDED: What = What::Added { renamed_from: None };
 }
 
 const CHANGED_MEANWHILE: &str = "it was changed in the workspace since the run began";
@@ -108,6 +144,7 @@ impl Layer {
             directory: directory.to_owned(),
             workspace: workspace.to_owned(),
             began: (began.mtime(), began.mtime_nsec()),
+            known: known(&directory.join(KNOWN)),
         })
     }
 
@@ -122,92 +159,125 @@ impl Layer {
     }
 
     /// Everything that was changed, in the order of its paths.
-    pub fn changes(&self) -> Result<Vec<Change>, LayerError> {
+    pub fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
-        self.compare(Path::new(""), &mut changes)?;
+        self.compare(Path::new(""), Below::Seen, &mut changes);
         changes.sort_by(|a, b| a.path.cmp(&b.path).then(removal_first(a).cmp(&removal_first(b))));
         self.find_renames(&mut changes);
-        excuse_moved(&mut changes);
-        Ok(changes)
+        changes
     }
 
-    fn compare(&self, directory: &Path, changes: &mut Vec<Change>) -> Result<(), LayerError> {
+    /// Notes which files of the workspace lie below changed ones now that the run is over. Whoever takes one away later, or
+    /// puts another in its place, is noticed.
+    pub fn note(&self) -> Result<(), LayerError> {
+        let changed = self.changes();
+        let changed =
+            changed.iter().filter(|change| matches!(change.what, What::Modified | What::Permissions { .. }));
+        let known: Vec<(String, u64, u64)> = changed
+            .filter_map(|change| {
+                let data = fs::symlink_metadata(self.lower(&change.path)).ok()?;
+                Some((change.path.to_str()?.to_owned(), data.dev(), data.ino()))
+            })
+            .collect();
+        let file = self.directory.join(KNOWN);
+        let written = serde_json::to_vec(&known)
+            .map_err(io::Error::from)
+            .and_then(|text| File::create(&file).and_then(|mut file| io::Write::write_all(&mut file, &text)));
+        written.map_err(failed(&file))
+    }
+
+    /// Compares a directory of the layer with what is below it. Where the layer hides that, so do all directories in it.
+    fn compare(&self, directory: &Path, below: Below, changes: &mut Vec<Change>) {
         let place = self.upper(directory);
+        let below = if below == Below::Seen && is_opaque(&place) { Below::Hidden } else { below };
+        let entries = match fs::read_dir(&place).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+            Ok(entries) => entries,
+            Err(error) => return changes.push(unreadable(directory, true, &error)),
+        };
         let mut names = BTreeSet::new();
-        for entry in fs::read_dir(&place).map_err(failed(&place))? {
-            let entry = entry.map_err(failed(&place))?;
+        for entry in entries {
             names.insert(entry.file_name());
             let path = directory.join(entry.file_name());
-            let above = entry.metadata().map_err(failed(&self.upper(&path)))?;
-            let below = fs::symlink_metadata(self.lower(&path)).ok();
-            self.compare_one(&path, &above, below.as_ref(), changes)?;
+            match entry.metadata() {
+                Ok(above) => self.compare_one(&path, &above, below, changes),
+                Err(error) => changes.push(unreadable(&path, false, &error)),
+            }
         }
-        if is_opaque(&place) {
+        if below == Below::Hidden {
             for entry in fs::read_dir(self.lower(directory)).into_iter().flatten().flatten() {
                 if !names.contains(&entry.file_name()) {
-                    self.removed(&directory.join(entry.file_name()), changes)?;
+                    self.removed(&directory.join(entry.file_name()), changes);
                 }
             }
         }
-        Ok(())
     }
 
-    fn compare_one(
-        &self,
-        path: &Path,
-        above: &Metadata,
-        below: Option<&Metadata>,
-        changes: &mut Vec<Change>,
-    ) -> Result<(), LayerError> {
+    fn compare_one(&self, path: &Path, above: &Metadata, around: Below, changes: &mut Vec<Change>) {
         let kind = above.file_type();
+        // Below what is no directory there is nothing, wherever a link leads.
+        let below = (around != Below::Nothing).then(|| fs::symlink_metadata(self.lower(path)).ok()).flatten();
         if kind.is_char_device() && above.rdev() == 0 {
-            return if below.is_some() { self.removed(path, changes) } else { Ok(()) };
+            if below.is_some() {
+                self.removed(path, changes);
+            }
+            return;
         }
-        let mut note = |what, conflict: Option<&str>| {
-            let conflict = conflict.map(str::to_owned);
-            changes.push(Change { path: path.to_owned(), what, directory: kind.is_dir(), conflict });
-        };
+        if mark(&self.upper(path), STAND_IN).is_some() {
+            return;
+        }
         let special = !(kind.is_file() || kind.is_dir() || kind.is_symlink());
-        match below {
-            _ if special => note(What::Added { renamed_from: None }, Some(SPECIAL)),
+        let found = match &below {
+            _ if special => Some((What::ADDED, Some(SPECIAL.to_owned()))),
             None => {
-                let was_there = mark(&self.upper(path), ORIGIN).is_some() && !kind.is_dir();
-                note(What::Added { renamed_from: None }, was_there.then_some(DELETED_MEANWHILE));
+                let was_there = self.known.contains_key(path);
+                Some((What::ADDED, was_there.then(|| DELETED_MEANWHILE.to_owned())))
             }
-            Some(below) if below.file_type() == kind => {
-                let conflict = self.is_newer(below).then_some(CHANGED_MEANWHILE);
-                let modes = (below.mode() & PERMISSIONS, above.mode() & PERMISSIONS);
-                let same = kind.is_dir() || self.same_content(path, above, below)?;
-                if !same {
-                    note(What::Modified, conflict);
-                } else if modes.0 != modes.1 && !kind.is_symlink() {
-                    note(
-                        What::Permissions { from: modes.0, to: modes.1 },
-                        conflict.filter(|_| !kind.is_dir()),
-                    );
-                }
-            }
+            Some(below) if below.file_type() == kind => self.changed(path, above, below),
             Some(_) => {
-                note(What::Added { renamed_from: None }, None);
-                self.removed(path, changes)?;
+                self.removed(path, changes);
+                Some((What::ADDED, None))
             }
+        };
+        changes.extend(found.map(|(what, conflict)| Change {
+            path: path.to_owned(),
+            what,
+            directory: kind.is_dir(),
+            conflict,
+        }));
+        if kind.is_dir() {
+            let is_directory = below.is_some_and(|below| below.is_dir());
+            self.compare(path, if is_directory { around } else { Below::Nothing }, changes);
         }
-        if kind.is_dir() { self.compare(path, changes) } else { Ok(()) }
+    }
+
+    /// What is different about something that is of the same kind above and below.
+    fn changed(&self, path: &Path, above: &Metadata, below: &Metadata) -> Option<(What, Option<String>)> {
+        let other = self.known.get(path).is_some_and(|known| *known != (below.dev(), below.ino()));
+        let conflict = (self.is_newer(below) || other).then(|| CHANGED_MEANWHILE.to_owned());
+        let (from, to) = (below.mode() & PERMISSIONS, above.mode() & PERMISSIONS);
+        let same = if above.is_dir() { Ok(true) } else { self.same_content(path, above, below) };
+        match same {
+            Err(error) => Some((What::Modified, Some(format!("it cannot be read: {error}")))),
+            Ok(false) => Some((What::Modified, conflict)),
+            Ok(true) if from != to && !above.is_symlink() => {
+                Some((What::Permissions { from, to }, conflict.filter(|_| !above.is_dir())))
+            }
+            Ok(true) => None,
+        }
     }
 
     /// Everything of the workspace below a path that is gone.
-    fn removed(&self, path: &Path, changes: &mut Vec<Change>) -> Result<(), LayerError> {
+    fn removed(&self, path: &Path, changes: &mut Vec<Change>) {
         let place = self.lower(path);
-        let data = fs::symlink_metadata(&place).map_err(failed(&place))?;
+        let Ok(data) = fs::symlink_metadata(&place) else { return };
         if data.is_dir() {
-            for entry in fs::read_dir(&place).map_err(failed(&place))? {
-                self.removed(&path.join(entry.map_err(failed(&place))?.file_name()), changes)?;
+            for entry in fs::read_dir(&place).into_iter().flatten().flatten() {
+                self.removed(&path.join(entry.file_name()), changes);
             }
         }
         let conflict = (self.is_newer(&data) && !data.is_dir()).then(|| CHANGED_MEANWHILE.to_owned());
         let what = What::Removed { renamed_to: None };
         changes.push(Change { path: path.to_owned(), what, directory: data.is_dir(), conflict });
-        Ok(())
     }
 
     /// Whether something of the workspace was touched since the run began. A clock that ticks slowly is no excuse.
@@ -215,13 +285,12 @@ impl Layer {
         (data.ctime(), data.ctime_nsec()) >= self.began
     }
 
-    fn same_content(&self, path: &Path, above: &Metadata, below: &Metadata) -> Result<bool, LayerError> {
+    fn same_content(&self, path: &Path, above: &Metadata, below: &Metadata) -> io::Result<bool> {
         let (upper, lower) = (self.upper(path), self.lower(path));
         if above.is_symlink() {
-            let read = |path: &Path| fs::read_link(path).map_err(failed(path));
-            return Ok(read(&upper)? == read(&lower)?);
+            return Ok(fs::read_link(&upper)? == fs::read_link(&lower)?);
         }
-        Ok(above.len() == below.len() && same_bytes(&upper, &lower).map_err(failed(&upper))?)
+        Ok(above.len() == below.len() && same_bytes(&upper, &lower)?)
     }
 
     /// A file that is gone and one that has come with the same content are one that was renamed.
@@ -258,8 +327,17 @@ impl Layer {
         let root =
             openat(CWD, &self.workspace, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let root = root.map_err(|error| failed(&self.workspace)(error.into()))?;
+        let all = self.changes();
+        let chosen: Vec<PathBuf> =
+            all.iter().map(|change| change.path.clone()).filter(|path| wanted(path)).collect();
+        // A new directory comes with whatever is wanted in it.
+        let needed = |change: &Change| {
+            change.directory
+                && change.what == What::ADDED
+                && chosen.iter().any(|path| path.starts_with(&change.path))
+        };
         let changes: Vec<Change> =
-            self.changes()?.into_iter().filter(|change| wanted(&change.path)).collect();
+            all.into_iter().filter(|change| wanted(&change.path) || needed(change)).collect();
         let mut done = Applied::default();
         let is_removal = |change: &&Change| matches!(change.what, What::Removed { .. });
         // What has to go first, the innermost first; then what comes, the outermost first.
@@ -275,7 +353,13 @@ impl Layer {
                 Err(why) => done.conflicts.push((change.path.clone(), why)),
             }
         }
-        if self.changes()?.is_empty() {
+        // Only now: one may not be able to write in a directory that one has made.
+        for change in changes.iter().rev().filter(|change| change.directory && change.what == What::ADDED) {
+            if let Err(error) = self.finish_directory(&root, &change.path) {
+                done.conflicts.push((change.path.clone(), explain(&error)));
+            }
+        }
+        if done.conflicts.is_empty() && self.changes().is_empty() {
             self.discard()?;
         }
         Ok(done)
@@ -306,9 +390,7 @@ impl Layer {
         let data = fs::symlink_metadata(&source)?;
         let mode = Mode::from_raw_mode(data.mode() & PERMISSIONS);
         if data.is_dir() {
-            mkdirat(parent, name, Mode::RWXU)?;
-            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            return Ok(fchmod(openat(parent, name, flags, Mode::empty())?, mode)?);
+            return Ok(mkdirat(parent, name, Mode::RWXU)?);
         }
         let replace = change.what == What::Modified;
         if replace && self.is_newer_at(parent, name)? {
@@ -330,6 +412,14 @@ impl Layer {
         put
     }
 
+    /// Gives a directory that was applied the permissions that it has in the layer.
+    fn finish_directory(&self, root: &OwnedFd, path: &Path) -> io::Result<()> {
+        let (parent, name) = beneath(root, path)?;
+        let mode = Mode::from_raw_mode(fs::metadata(self.upper(path))?.mode() & PERMISSIONS);
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(fchmod(openat(&parent, name, flags, Mode::empty())?, mode)?)
+    }
+
     fn is_newer_at(&self, parent: &OwnedFd, name: &Path) -> io::Result<bool> {
         let data = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok((data.st_ctime, i64::try_from(data.st_ctime_nsec).unwrap_or(0)) >= self.began)
@@ -339,7 +429,8 @@ impl Layer {
     /// that hides what is below it, or it would count as removed. The same above and below is no change.
     fn forget(&self, change: &Change) -> io::Result<()> {
         let upper = self.upper(&change.path);
-        if change.directory || upper.parent().is_some_and(is_opaque) {
+        let hidden = change.path.ancestors().skip(1).any(|above| is_opaque(&self.upper(above)));
+        if change.directory || hidden {
             return Ok(());
         }
         fs::remove_file(upper)
@@ -350,6 +441,12 @@ impl Layer {
         open_up(&self.directory);
         fs::remove_dir_all(&self.directory).map_err(failed(&self.directory))
     }
+}
+
+/// Something of the layer that cannot be looked at.
+fn unreadable(path: &Path, directory: bool, error: &io::Error) -> Change {
+    let conflict = Some(format!("it cannot be read: {error}"));
+    Change { path: path.to_owned(), what: What::ADDED, directory, conflict }
 }
 
 fn removal_first(change: &Change) -> bool {
@@ -378,32 +475,44 @@ fn copy(source: &Path, parent: &OwnedFd, name: &Path, mode: Mode, data: &Metadat
     let mut from = fs::OpenOptions::new().read(true).custom_flags(nofollow()).open(source)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut to = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
-    io::copy(&mut from, &mut to)?;
+    copy_parts(&mut from, &mut to, data.len())?;
     fchmod(&to, mode)?;
     to.set_modified(data.modified()?)?;
     to.sync_all()
+}
+
+/// Copies what a file holds, and leaves out what it does not: a hole stays one.
+fn copy_parts(from: &mut File, to: &mut File, length: u64) -> io::Result<()> {
+    to.set_len(length)?;
+    let mut at = 0;
+    while at < length {
+        let begin = match rustix::fs::seek(&*from, rustix::fs::SeekFrom::Data(at)) {
+            Ok(begin) => begin,
+            // No more of it.
+            Err(rustix::io::Errno::NXIO) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let end = rustix::fs::seek(&*from, rustix::fs::SeekFrom::Hole(begin))?;
+        for file in [&mut *from, &mut *to] {
+            io::Seek::seek(file, io::SeekFrom::Start(begin))?;
+        }
+        let copied = io::copy(&mut io::Read::take(&mut *from, end - begin), to)?;
+        if copied == 0 {
+            return Ok(());
+        }
+        at = end;
+    }
+    Ok(())
 }
 
 fn nofollow() -> i32 {
     i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }
 
-/// The mark of a file that was taken from below. The kernel does not say from which.
-const ORIGIN: &CStr = c"user.overlay.origin";
+/// The mark of what stands in for a protected path. A run that was killed may have left some.
+const STAND_IN: &CStr = c"user.ringfence.stand-in";
 
-/// A file that comes from the workspace and has no counterpart there was deleted there meanwhile; unless it has another
-/// name now, and what it was called is gone.
-fn excuse_moved(changes: &mut [Change]) {
-    let gone =
-        changes.iter().any(|change| change.what == What::Removed { renamed_to: None } && !change.directory);
-    for change in changes.iter_mut().filter(|change| change.conflict.as_deref() == Some(DELETED_MEANWHILE)) {
-        if gone || matches!(change.what, What::Added { renamed_from: Some(_) }) {
-            change.conflict = None;
-        }
-    }
-}
-
-/// A mark that the kernel has put on something of the layer.
+/// A mark on something of the layer.
 fn mark(path: &Path, name: &CStr) -> Option<Vec<u8>> {
     let mut value = [0u8; 256];
     let length = lgetxattr(path, name, &mut value).ok()?;

@@ -19,6 +19,7 @@ use ringfence_store::runs::{LogLine, OpenRun, Progress, Runs, RunsError};
 use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
+use crate::layer::Layer;
 use crate::redact::Redactor;
 use crate::watch::{Audience, Watch};
 use crate::{clock, version};
@@ -176,6 +177,13 @@ pub fn run(
         Ok(()) => attempt(job, backend, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
         Err(error) => End::stopped(unread(&error)),
     };
+    let layer = plan.request.layer.as_ref().map(|layer| layer.as_path().to_owned());
+    let noted = layer
+        .map(|layer| Layer::open(&layer, job.workspace.host().as_path(), &runs.record_file(&run))?.note());
+    if let Some(Err(error)) = noted {
+        let _ =
+            watchers.tell(Event::Notice { message: format!("the layer cannot be read: {}", causes(&error)) });
+    }
     let result = conclude(job, runs, run, end, cancel, started, &redactor);
     // The run is over, whatever the disk and the reader say.
     let _ = watchers.tell(Event::Result(result.clone()));

@@ -306,7 +306,8 @@ impl Kernel for Linux {
 
     fn device(&mut self, name: &str) -> Result<(), KernelError> {
         let target = Path::new("/dev").join(name);
-        bind_tree(&old(&target), &target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)
+        // What is read-only of a device is its node: its owner and permissions are the host's.
+        bind_tree(&old(&target), &target, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)
             .map_err(failed("mount", &target))
     }
 

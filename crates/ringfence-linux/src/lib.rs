@@ -18,4 +18,4 @@ pub use cgroup::{Bounds, CgroupError, Controller, Groups, Hierarchy, Version};
 pub use confine::landlock_abi;
 pub use kernel::{Kernel, KernelError, Linux, Recorder, build};
 pub use layout::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step};
-pub use spawn::{Child, Prepared, SpawnError, clear, prepare, remove, share, try_namespaces};
+pub use spawn::{Child, Prepared, SpawnError, is_stand_in, prepare, remove, share, try_namespaces};

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfence_gate::{Limit, Spec, Status, WireError, read_frame, receive, send};
 use rustix::fs::{FlockOperation, flock};
@@ -179,7 +179,7 @@ impl Prepared {
         spec: Spec,
         stdin: Option<OwnedFd>,
     ) -> Result<(Child, Option<OwnedFd>), SpawnError> {
-        let (lock, _) = share(&sandbox.workspace).map_err(SpawnError::Placeholder)?;
+        let lock = share(&sandbox.workspace).map_err(SpawnError::Placeholder)?;
         let Self { pid, line } = self;
         // From here on what is placed is taken away again, whatever happens.
         let child = Child {
@@ -211,6 +211,14 @@ impl Prepared {
     }
 }
 
+/// The mark by which a stand-in is known, whoever has made it and whenever.
+const MARK: &std::ffi::CStr = c"user.ringfence.stand-in";
+
+/// Whether something stands in for a path. A person's own file has no mark, however empty it is.
+pub fn is_stand_in(path: &Path) -> bool {
+    rustix::fs::lgetxattr(path, MARK, &mut [0u8; 8]).is_ok()
+}
+
 /// Makes the stand-ins that are not there yet.
 fn place(wanted: &[Placeholder]) -> io::Result<()> {
     for placeholder in wanted {
@@ -223,37 +231,59 @@ fn place(wanted: &[Placeholder]) -> io::Result<()> {
         };
         match made {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+            // Another run's, or somebody was faster: not ours to mark.
+            Err(_) => {}
+            Ok(()) => {
+                let flags = rustix::fs::XattrFlags::empty();
+                if let Err(error) = rustix::fs::setxattr(&placeholder.path, MARK, b"1", flags) {
+                    clear_unmarked(placeholder);
+                    return Err(io::Error::other(format!(
+                        "this file system has no marks for files (user.*): {error}"
+                    )));
+                }
+            }
         }
     }
     Ok(())
 }
 
-/// A shared lock on a workspace, and whether nobody else had one.
-pub fn share(workspace: &Path) -> io::Result<(fs::File, bool)> {
+/// How long others may hold on to a workspace while they take stand-ins away.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often to ask again.
+const LOCK_AGAIN: Duration = Duration::from_millis(2);
+
+/// A shared lock on a workspace.
+pub fn share(workspace: &Path) -> io::Result<fs::File> {
     let directory = fs::File::open(workspace)?;
-    let alone = flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok();
-    flock(&directory, FlockOperation::LockShared)?;
-    Ok((directory, alone))
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match flock(&directory, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(directory),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
+                let _ = rustix::event::poll(&mut [], pause.as_ref());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Takes stand-ins away if no other run stands on them: the last one does it. The host does it, or the gate if the host
 /// is gone. `lock` is one's own share of the workspace; it is given up.
 pub fn remove(placed: &[Placeholder], lock: &fs::File) {
     if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        clear(placed);
+        // The innermost first.
+        placed.iter().rev().filter(|placeholder| is_stand_in(&placeholder.path)).for_each(clear_unmarked);
     }
 }
 
-/// Takes stand-ins away, the innermost first, if they are still as they were made.
-pub fn clear(placed: &[Placeholder]) {
-    for placeholder in placed.iter().rev() {
-        let _ = match &placeholder.kind {
-            StandIn::Directory => fs::remove_dir(&placeholder.path),
-            StandIn::File(text) if holds(&placeholder.path, text) => fs::remove_file(&placeholder.path),
-            StandIn::File(_) => Ok(()),
-        };
-    }
+/// Takes something away that is as a stand-in is made.
+fn clear_unmarked(placeholder: &Placeholder) {
+    let _ = match &placeholder.kind {
+        StandIn::Directory => fs::remove_dir(&placeholder.path),
+        StandIn::File(text) if holds(&placeholder.path, text) => fs::remove_file(&placeholder.path),
+        StandIn::File(_) => Ok(()),
+    };
 }
 
 /// Whether a file is just what a stand-in is.

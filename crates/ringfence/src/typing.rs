@@ -24,7 +24,13 @@ pub(crate) fn size() -> TerminalSize {
     })
 }
 
-/// From now on standard input is a pipe into which goes what is typed, line by line.
+/// Whether standard input is a file of the host.
+pub(crate) fn reads_a_file() -> bool {
+    let kind = rustix::fs::fstat(stdin()).map(|data| rustix::fs::FileType::from_raw_mode(data.st_mode));
+    kind.is_ok_and(|kind| kind.is_file() || kind.is_dir() || kind.is_block_device())
+}
+
+/// From now on standard input is a pipe into which goes what is read or typed.
 pub(crate) fn relay() -> io::Result<()> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let mut keyboard = std::fs::File::from(rustix::io::fcntl_dupfd_cloexec(stdin(), 3)?);
@@ -161,7 +167,8 @@ impl Hands {
                 let _ = self.run.resize(size());
             }
             if typed {
-                match io::stdin().lock().read(&mut keys) {
+                // Past the buffer of the standard library, which could keep what the next look does not see.
+                match rustix::io::read(stdin(), &mut keys) {
                     Ok(count) if count > 0 && self.run.type_in(&keys[..count]).is_ok() => {}
                     _ => return,
                 }

@@ -1,6 +1,5 @@
 //! A run in a sandbox of the kernel's own: the gate builds it around the program.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -16,7 +15,6 @@ use ringfence_core::plan::Plan;
 use ringfence_linux::{Base, Groups, Placeholder};
 
 use super::boundary::{self, Boundary};
-use super::journal::{Journal, Note};
 use super::limits::Offer;
 use super::survey::System;
 use super::{alone, caps, plan, survey};
@@ -49,7 +47,6 @@ struct StandIns {
     placed: Vec<Placeholder>,
     /// Held while the run lasts; another run sees by it that it is not alone.
     lock: File,
-    _note: Note,
 }
 
 impl Drop for StandIns {
@@ -116,7 +113,7 @@ impl Native {
                 failure.with_remedy("set `sandbox.path_mapping_mode` to `same-path`"),
             ));
         }
-        let survey = survey::look(plan, system, &self.around.home, BTreeSet::new())?;
+        let survey = survey::look(plan, system, &self.around.home)?;
         let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
             let message = format!("there is no place for a private home: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
@@ -162,13 +159,11 @@ impl Backend for Native {
             return self.launch_alone(plan, idle, &system, name);
         }
         let workspace = plan::lock(&plan.request);
-        let (lock, alone) = ringfence_linux::share(workspace).map_err(|error| {
+        let lock = ringfence_linux::share(workspace).map_err(|error| {
             let message = format!("{} cannot be locked: {error}", workspace.display());
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
-        let journal = Journal::new(&self.around.state);
-        let held = journal.held(workspace, alone);
-        let survey = survey::look(plan, &system, &self.around.home, held)?;
+        let survey = survey::look(plan, &system, &self.around.home)?;
         let bounded = self.offer().bound(&plan.request)?;
         let spec = plan::spec(plan, &base, &survey, &bounded)?;
         let placed = plan::placeholders(&plan.request, &survey);
@@ -178,11 +173,7 @@ impl Backend for Native {
                 LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
             })?;
         }
-        let note = journal.note(&plan.request.run, workspace, &placed).map_err(|error| {
-            let message = format!("what is put into the workspace cannot be noted: {error}");
-            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
-        })?;
-        let stand_ins = StandIns { placed, lock, _note: note };
+        let stand_ins = StandIns { placed, lock };
         let run = idle.launch(spec, plan.request.stdin, name)?;
         Ok(Box::new(Cleaned { run, _stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups }))
     }

@@ -8,7 +8,6 @@ mod alone;
 mod boundary;
 mod caps;
 mod driver;
-mod journal;
 mod limits;
 mod plan;
 mod probe;

@@ -61,8 +61,6 @@ pub(super) struct Survey {
     pub(super) exclude: Option<(PathBuf, String)>,
     /// The device and the number of the workspace.
     pub(super) identity: (u64, u64),
-    /// What other runs hold in the same workspace.
-    held: BTreeSet<PathBuf>,
 }
 
 /// What every run sees of this machine.
@@ -85,12 +83,7 @@ fn refused(message: String) -> LaunchError {
 }
 
 /// Looks around.
-pub(super) fn look(
-    plan: &Plan,
-    system: &System,
-    home: &Path,
-    held: BTreeSet<PathBuf>,
-) -> Result<Survey, LaunchError> {
+pub(super) fn look(plan: &Plan, system: &System, home: &Path) -> Result<Survey, LaunchError> {
     let request = &plan.request;
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
@@ -104,7 +97,6 @@ pub(super) fn look(
         program_tree: program_tree(&program),
         program,
         identity: (data.dev(), data.ino()),
-        held,
         ..Survey::default()
     };
     for (paths, write) in [(&files.read, false), (&files.write, true)] {
@@ -315,9 +307,10 @@ fn stand_in(name: &str, last: bool) -> StandIn {
     }
 }
 
-/// Another run's stand-in is ours too: whoever is the last takes it away.
+/// A stand-in of another run, or one that was left by a run that was killed, is ours too: whoever is the last takes it
+/// away.
 fn adopt(path: &Path, kind: StandIn, survey: &mut Survey) {
-    if survey.held.contains(path) {
+    if ringfence_linux::is_stand_in(path) {
         note_missing(path, kind, survey);
     }
 }

@@ -124,6 +124,10 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         let _ = fs::remove_file(&path);
         refused(made)
     }),
+    attempt("devices", "change the permissions of a device of the host to what they are", |_| {
+        let same = fs::metadata("/dev/null").map(|data| data.permissions());
+        refused(same.and_then(|same| fs::set_permissions("/dev/null", same)))
+    }),
     attempt("devices", "open a disk", |_| {
         let disks = fs::read_dir("/dev").into_iter().flatten().flatten().filter(|entry| {
             use std::os::unix::fs::FileTypeExt;

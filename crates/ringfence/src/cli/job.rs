@@ -196,7 +196,13 @@ impl Asked<'_> {
                 typing::relay().context("the terminal cannot be read")?;
                 Stdin::Inherit
             }
-            Face::Through | Face::Conversation => Stdin::Inherit,
+            Face::Through | Face::Conversation => {
+                // Whoever has a file's descriptor can change its permissions.
+                if self.mode().isolates() && typing::reads_a_file() {
+                    typing::relay().context("standard input cannot be read")?;
+                }
+                Stdin::Inherit
+            }
         })
     }
 

@@ -55,7 +55,7 @@ const LONGEST_TEXT: u64 = 1 << 20;
 /// Shows all that a run has changed.
 pub(crate) fn show_changes(run: &RunId, installation: &Installation) -> anyhow::Result<()> {
     let (_, layer) = open(run.as_str(), installation)?;
-    layer.changes()?.iter().for_each(|change| show(&layer, change));
+    layer.changes().iter().for_each(|change| show(&layer, change));
     Ok(())
 }
 
@@ -104,7 +104,7 @@ fn check_named(paths: &[PathBuf], changes: &[Change]) -> anyhow::Result<()> {
 
 pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
     let (_, layer) = open(&args.run, installation)?;
-    let changes = layer.changes()?;
+    let changes = layer.changes();
     check_named(&args.paths, &changes)?;
     let changes: Vec<Change> =
         changes.into_iter().filter(|change| is_wanted(&args.paths, &change.path)).collect();
@@ -122,10 +122,13 @@ pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Resu
 
 pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
     let (_, layer) = open(&args.run, installation)?;
-    check_named(&args.paths, &layer.changes()?)?;
+    check_named(&args.paths, &layer.changes())?;
     let done = layer.apply(&|path| is_wanted(&args.paths, path))?;
     if args.json {
-        terminal::json(&done)?;
+        let text = |path: &PathBuf| path.display().to_string();
+        let applied: Vec<_> = done.applied.iter().map(text).collect();
+        let conflicts: Vec<_> = done.conflicts.iter().map(|(path, why)| (text(path), why)).collect();
+        terminal::json(&serde_json::json!({ "applied": applied, "conflicts": conflicts }))?;
     } else {
         tell(&done);
     }
@@ -147,7 +150,7 @@ fn tell(done: &Applied) {
 
 pub(crate) fn discard(args: &DiscardArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
     let (run, layer) = open(&args.run, installation)?;
-    let count = layer.changes()?.len();
+    let count = layer.changes().len();
     layer.discard()?;
     terminal::line(format!("Discarded {count} changes of the run {run}."));
     Ok(ExitCode::SUCCESS)
@@ -155,11 +158,13 @@ pub(crate) fn discard(args: &DiscardArgs, installation: &Installation) -> anyhow
 
 /// A name on one line, whatever it is made of.
 fn name(path: &Path) -> String {
+    // What turns the direction of writing would show another name.
+    let turns =
+        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let shown = path.display().to_string();
-    shown
-        .chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
+    let plain =
+        |c: char| if c.is_control() || turns(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    shown.chars().map(plain).collect()
 }
 
 /// One letter for what was done, as git has it.
@@ -238,8 +243,10 @@ fn show(layer: &Layer, change: &Change) {
     let bold = Style::new().bold();
     let slash = if change.directory { "/" } else { "" };
     let what = match &change.what {
-        What::Added { renamed_from: Some(from) } => format!("renamed from {}", name(from)),
-        What::Added { .. } => "added".to_owned(),
+        What::Added { renamed_from: Some(from) } => {
+            format!("renamed from {}{}", name(from), rights(layer, change))
+        }
+        What::Added { .. } => format!("added{}", rights(layer, change)),
         What::Removed { .. } => "removed".to_owned(),
         What::Modified => "changed".to_owned(),
         What::Permissions { from, to } => format!("mode {from:o} → {to:o}"),
@@ -253,6 +260,14 @@ fn show(layer: &Layer, change: &Change) {
         Some((before, after)) => show_lines(&before, &after),
         None => terminal::line(sizes(layer, change)),
     }
+}
+
+/// The permissions of a new file, where it may be executed or written by others.
+fn rights(layer: &Layer, change: &Change) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let data = fs::symlink_metadata(layer.upper(&change.path)).ok().filter(std::fs::Metadata::is_file);
+    let mode = data.map_or(0, |data| data.permissions().mode() & 0o777);
+    if mode & 0o133 == 0 { String::new() } else { format!(", mode {mode:o}") }
 }
 
 fn show_lines(before: &str, after: &str) {
