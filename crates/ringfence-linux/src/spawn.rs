@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringfence_gate::{Limit, Spec, Status, WireError, read_frame, receive, send};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, flock};
 use rustix::process::{Pid, getegid, geteuid};
 use serde::{Deserialize, Serialize};
 
@@ -219,32 +219,47 @@ pub fn is_stand_in(path: &Path) -> bool {
     rustix::fs::lgetxattr(path, MARK, &mut [0u8; 8]).is_ok()
 }
 
-/// Makes the stand-ins that are not there yet.
+/// Makes the stand-ins that are not there yet. Each comes with its mark: it is made aside and then put in its place, so
+/// that no other run ever takes it for a person's file.
 fn place(wanted: &[Placeholder]) -> io::Result<()> {
-    for placeholder in wanted {
-        let made = match &placeholder.kind {
-            StandIn::Directory => fs::create_dir(&placeholder.path),
-            StandIn::File(text) => {
-                let file = fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path);
-                file.and_then(|mut file| file.write_all(text.as_bytes()))
+    for (index, placeholder) in wanted.iter().enumerate() {
+        if fs::symlink_metadata(&placeholder.path).is_ok() {
+            continue;
+        }
+        let name = format!(".ringfence-{}-{index}", std::process::id());
+        let aside =
+            Placeholder { path: placeholder.path.with_file_name(name), kind: placeholder.kind.clone() };
+        let put = make(&aside).and_then(|()| {
+            let flags = rustix::fs::RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(CWD, &aside.path, CWD, &placeholder.path, flags) {
+                // Somebody was faster.
+                Err(rustix::io::Errno::EXIST) => Err(io::ErrorKind::AlreadyExists.into()),
+                other => Ok(other?),
             }
-        };
-        match made {
+        });
+        if put.is_err() {
+            clear_unmarked(&aside);
+        }
+        match put {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            // Another run's, or somebody was faster: not ours to mark.
-            Err(_) => {}
-            Ok(()) => {
-                let flags = rustix::fs::XattrFlags::empty();
-                if let Err(error) = rustix::fs::setxattr(&placeholder.path, MARK, b"1", flags) {
-                    clear_unmarked(placeholder);
-                    return Err(io::Error::other(format!(
-                        "this file system has no marks for files (user.*): {error}"
-                    )));
-                }
-            }
+            _ => {}
         }
     }
     Ok(())
+}
+
+/// Makes a stand-in and marks it.
+fn make(placeholder: &Placeholder) -> io::Result<()> {
+    match &placeholder.kind {
+        StandIn::Directory => fs::create_dir(&placeholder.path)?,
+        StandIn::File(text) => {
+            let file = fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path);
+            file.and_then(|mut file| file.write_all(text.as_bytes()))?;
+        }
+    }
+    rustix::fs::setxattr(&placeholder.path, MARK, b"1", rustix::fs::XattrFlags::empty()).map_err(|error| {
+        io::Error::other(format!("this file system has no marks for files (user.*): {error}"))
+    })
 }
 
 /// How long others may hold on to a workspace while they take stand-ins away.
