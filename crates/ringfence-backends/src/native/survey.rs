@@ -190,10 +190,13 @@ fn protected(root: &Path, names: &[String], survey: &mut Survey) -> Result<(), L
             match fs::symlink_metadata(part) {
                 // Nothing can be mounted on a link, so nothing could keep it from being replaced.
                 Ok(data) if data.is_symlink() => return Err(link(part)),
-                Ok(data) if data.is_dir() && !last => {
-                    adopt(part, StandIn::Directory, survey);
-                    add(&mut survey.anchors, part);
+                // Another run holds the whole of it already, and nothing is to come to be in it.
+                Ok(_) if !last && ringfence_linux::is_stand_in(part) => {
+                    note_missing(part, StandIn::Directory, survey);
+                    add(&mut survey.protected, part);
+                    break;
                 }
+                Ok(data) if data.is_dir() && !last => add(&mut survey.anchors, part),
                 // A file in the way is held as it is, and nothing can come to be below it.
                 Ok(_) => {
                     adopt(part, stand_in(name, last), survey);
