@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{BINARY, Place, Ran};
+use crate::support::{Place, Ran};
 
 /// Runs a command as an agent would, so that its failure has a class.
 fn agent(place: &Place, limits: &[&str], command: &str) -> Value {
@@ -84,35 +84,12 @@ fn the_record_says_by_what_and_the_locked_preset_holds() {
     }
 }
 
-fn as_nobody(place: &Place, args: &[&str]) -> Option<Ran> {
-    if Command::new("id").arg("-u").output().unwrap().stdout != b"0\n" {
-        return None;
-    }
-    let root = place.home().parent().unwrap().to_owned();
-    let copy = root.join("ringfence");
-    if !copy.exists() {
-        fs::copy(BINARY, &copy).unwrap();
-    }
-    Command::new("chown").args(["-R", "65534:65534"]).arg(&root).status().unwrap();
-    let output = Command::new("setpriv")
-        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
-        .arg(&copy)
-        .args(args)
-        .env_clear()
-        .env("HOME", place.home())
-        .env("PATH", "/usr/bin:/bin")
-        .current_dir(place.work())
-        .output()
-        .unwrap();
-    Some(Ran::from(output))
-}
-
 /// Without any control group of one's own.
 #[test]
 fn a_normal_user_has_limits_too() {
     let place = Place::new();
     let run = |args: &[&str]| {
-        as_nobody(&place, &[&["run", "--mode", "native", "--agent", "command", "--json"], args].concat())
+        place.as_nobody(&[&["run", "--mode", "native", "--agent", "command", "--json"], args].concat(), &[])
     };
     let Some(ran) = run(&["--pids", "20", "--command", FORK]) else { return };
     assert_eq!(ran.result()["failure"]["class"], "out_of_processes", "{}{}", ran.stdout, ran.stderr);
@@ -120,10 +97,10 @@ fn a_normal_user_has_limits_too() {
     assert_eq!(ran.result()["status"], "success", "{}{}", ran.stdout, ran.stderr);
     let ran = run(&["--cpus", "0.5", "--command", "true"]).unwrap().expect_code(125);
     assert!(ran.stdout.contains("only whole ones"), "{}", ran.stdout);
-    let ran = as_nobody(&place, &["exec", "--cpus", "1", "--", "nproc"]).unwrap();
+    let ran = place.as_nobody(&["exec", "--cpus", "1", "--", "nproc"], &[]).unwrap();
     assert_eq!(ran.stdout, "1\n", "{}", ran.stderr);
     let pinned = "import os\nos.sched_setaffinity(0, range(64))";
-    let ran = as_nobody(&place, &["exec", "--cpus", "1", "--", "/usr/bin/python3", "-c", pinned]).unwrap();
+    let ran = place.as_nobody(&["exec", "--cpus", "1", "--", "/usr/bin/python3", "-c", pinned], &[]).unwrap();
     assert!(ran.stderr.contains("Operation not permitted"), "{}", ran.stderr);
 }
 
@@ -145,26 +122,9 @@ fn a_scope_of_systemd_is_used_where_nothing_else_bounds_processors() {
     Command::new("chmod").arg("+x").arg(bin.join("systemd-run")).status().unwrap();
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let runtime = place.home().join("runtime").display().to_string();
-    let command = format!(
-        "HOME=$HOME XDG_RUNTIME_DIR={runtime} PATH={path} ../ringfence exec --cpus 1.5 -- echo hello"
-    );
-    if as_nobody(&place, &["--version"]).is_none() {
-        return;
-    }
-    let output = Command::new("setpriv")
-        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", &command])
-        .env_clear()
-        .env("HOME", place.home())
-        .env("PATH", "/usr/bin:/bin")
-        .current_dir(place.work())
-        .output()
-        .unwrap();
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "hello\n",
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let env = [("PATH", path.as_str()), ("XDG_RUNTIME_DIR", runtime.as_str())];
+    let Some(ran) = place.as_nobody(&["exec", "--cpus", "1.5", "--", "echo", "hello"], &env) else { return };
+    assert_eq!(ran.stdout, "hello\n", "{}", ran.stderr);
     let told = fs::read_to_string(told).unwrap();
     assert!(told.starts_with("--user --scope --quiet --collect --unit=ringfence-"), "{told}");
     assert!(told.contains("--property=CPUQuota=150% -- ") && told.trim_end().ends_with("__gate"), "{told}");

@@ -1,5 +1,6 @@
 //! Host paths and guest paths: two types, so that one is never used for the other.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
@@ -7,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 /// Where the workspace appears inside with `mapped`.
 pub const GUEST_WORKSPACE: &str = "/workspace";
+
+/// The mark of a file or directory that stands in for a protected path while a run lasts.
+pub const STAND_IN_MARK: &CStr = c"user.ringfence.stand-in";
 
 /// Why a path cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

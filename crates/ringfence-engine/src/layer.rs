@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use ringfence_core::paths::STAND_IN_MARK;
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, lgetxattr, mkdirat, openat, openat2,
     renameat_with, statat, symlinkat, unlinkat,
@@ -222,7 +223,8 @@ impl Layer {
             }
             return;
         }
-        if mark(&self.upper(path), STAND_IN).is_some() {
+        // A run that was killed may have left some.
+        if mark(&self.upper(path), STAND_IN_MARK).is_some() {
             return;
         }
         let special = !(kind.is_file() || kind.is_dir() || kind.is_symlink());
@@ -508,9 +510,6 @@ fn copy_parts(from: &mut File, to: &mut File, length: u64) -> io::Result<()> {
 fn nofollow() -> i32 {
     i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }
-
-/// The mark of what stands in for a protected path. A run that was killed may have left some.
-const STAND_IN: &CStr = c"user.ringfence.stand-in";
 
 /// A mark on something of the layer.
 fn mark(path: &Path, name: &CStr) -> Option<Vec<u8>> {

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ringfence_core::paths::STAND_IN_MARK;
 use ringfence_gate::{Limit, Spec, Status, WireError, read_frame, receive, send};
 use rustix::fs::{CWD, FlockOperation, flock};
 use rustix::process::{Pid, getegid, geteuid};
@@ -211,12 +212,9 @@ impl Prepared {
     }
 }
 
-/// The mark by which a stand-in is known, whoever has made it and whenever.
-const MARK: &std::ffi::CStr = c"user.ringfence.stand-in";
-
-/// Whether something stands in for a path. A person's own file has no mark, however empty it is.
+/// Whether something stands in for a path, whoever has made it and whenever. A person's own file has no mark, however empty it is.
 pub fn is_stand_in(path: &Path) -> bool {
-    rustix::fs::lgetxattr(path, MARK, &mut [0u8; 8]).is_ok()
+    rustix::fs::lgetxattr(path, STAND_IN_MARK, &mut [0u8; 8]).is_ok()
 }
 
 /// Makes the stand-ins that are not there yet. Each comes with its mark: it is made aside and then put in its place, so
@@ -237,12 +235,11 @@ fn place(wanted: &[Placeholder]) -> io::Result<()> {
                 other => Ok(other?),
             }
         });
-        if put.is_err() {
-            clear_unmarked(&aside);
-        }
-        match put {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        if let Err(error) = put {
+            take_away(&aside);
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                return Err(error);
+            }
         }
     }
     Ok(())
@@ -257,9 +254,9 @@ fn make(placeholder: &Placeholder) -> io::Result<()> {
             file.and_then(|mut file| file.write_all(text.as_bytes()))?;
         }
     }
-    rustix::fs::setxattr(&placeholder.path, MARK, b"1", rustix::fs::XattrFlags::empty()).map_err(|error| {
-        io::Error::other(format!("this file system has no marks for files (user.*): {error}"))
-    })
+    rustix::fs::setxattr(&placeholder.path, STAND_IN_MARK, b"1", rustix::fs::XattrFlags::empty()).map_err(
+        |error| io::Error::other(format!("this file system has no marks for files (user.*): {error}")),
+    )
 }
 
 /// How long others may hold on to a workspace while they take stand-ins away.
@@ -288,12 +285,12 @@ pub fn share(workspace: &Path) -> io::Result<fs::File> {
 pub fn remove(placed: &[Placeholder], lock: &fs::File) {
     if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
         // The innermost first.
-        placed.iter().rev().filter(|placeholder| is_stand_in(&placeholder.path)).for_each(clear_unmarked);
+        placed.iter().rev().filter(|placeholder| is_stand_in(&placeholder.path)).for_each(take_away);
     }
 }
 
 /// Takes something away that is as a stand-in is made.
-fn clear_unmarked(placeholder: &Placeholder) {
+fn take_away(placeholder: &Placeholder) {
     let _ = match &placeholder.kind {
         StandIn::Directory => fs::remove_dir(&placeholder.path),
         StandIn::File(text) if holds(&placeholder.path, text) => fs::remove_file(&placeholder.path),
