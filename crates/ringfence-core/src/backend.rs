@@ -1,4 +1,4 @@
-//! What every mode offers: look, promise, launch.
+//! What every mode offers: look, promise, stage, start.
 //!
 //! The trait is synchronous on purpose. A run is one process tree and one thread; a backend that talks to an engine
 //! over a socket brings its own runtime and hides it here.
@@ -26,11 +26,19 @@ pub trait Backend: Send + Sync {
     /// The versions of what it runs by, for the record.
     fn versions(&self) -> Vec<(String, String)>;
 
-    /// Begins what takes time and starts nothing. Whoever plans a run may call it as soon as there is a plan.
-    fn prepare(&self, _: &Plan) {}
+    /// Builds all that a plan needs and starts nothing of it. It may go on after this returns.
+    fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError>;
 
     /// Starts a plan. An error means that nothing was started.
-    fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError>;
+    fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
+        self.stage(plan)?.start()
+    }
+}
+
+/// A sandbox in which nothing runs yet. Dropping it takes it away.
+pub trait Staged: Send {
+    /// Starts the program of its plan. An error means that nothing was started.
+    fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError>;
 }
 
 /// Why nothing was started.

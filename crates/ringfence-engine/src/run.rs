@@ -5,7 +5,7 @@ use std::io;
 use std::time::Instant;
 
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
-use ringfence_core::backend::{Backend, ExitStatus, LaunchError, Terminal};
+use ringfence_core::backend::{Backend, ExitStatus, LaunchError, Staged, Terminal};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
@@ -155,13 +155,14 @@ pub fn run(
     let started = Instant::now();
     let run = clock::new_run_id()?;
     let Planned { plan, redactor, notices } = plan(job, backend, runs, &run)?;
-    // While the record is being written.
-    backend.prepare(&plan);
-    let record = record(job, backend, &plan, &redactor, &notices);
-    let mut open = runs.begin(&record)?;
+    let mut open = runs.open(&run)?;
     if job.layer {
         open.make_layer()?;
     }
+    // It is built while the record is being written.
+    let staged = backend.stage(&plan);
+    let record = record(job, backend, &plan, &redactor, &notices);
+    open.begin(&record)?;
     if plan.request.env.get("TMPDIR").is_some_and(|tmp| runs.tmp(&run).as_os_str() == tmp.as_str()) {
         open.make_tmp()?;
     }
@@ -174,7 +175,7 @@ pub fn run(
         told = told.and(watchers.tell(event)?);
     }
     let end = match told {
-        Ok(()) => attempt(job, backend, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
+        Ok(()) => attempt(job, staged, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
         Err(error) => End::stopped(unread(&error)),
     };
     let layer = plan.request.layer.as_ref().map(|layer| layer.as_path().to_owned());
@@ -382,14 +383,14 @@ mod exit_code {
 
 fn attempt(
     job: &Job<'_>,
-    backend: &dyn Backend,
+    staged: Result<Box<dyn Staged>, LaunchError>,
     plan: &Plan,
     redactor: &Redactor,
     reader: &mut dyn Reader,
     watchers: &mut Watchers<'_>,
     cancel: &Cancel,
 ) -> End {
-    let mut sandbox = match backend.launch(plan) {
+    let mut sandbox = match staged.and_then(Staged::start) {
         Ok(sandbox) => sandbox,
         Err(error) => return not_launched(job, &error),
     };

@@ -7,6 +7,7 @@
 //! What must not be here: policy, settings, knowledge of agent CLIs. The gate does as it is told by the wire.
 
 mod family;
+mod program;
 mod spawn;
 mod start;
 mod supervise;
@@ -15,7 +16,7 @@ mod wire;
 
 pub use family::{status_of, threads_in_sight};
 pub use spawn::{Plain, Spawned, Spawner, StartFailure, spawn_program};
-pub use start::{Started, exec, fork};
+pub use start::{Elsewhere, Started, exec, fork};
 pub use supervise::{GateError, run};
 pub use sweep::{adopt, sweep};
 pub use wire::{

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match ringfence_gate::run(&mut ringfence_gate::Plain) {
+    match ringfence_gate::run(&mut ringfence_gate::Plain::default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Standard error may be closed; the host learns of it by the end of the socket.

@@ -1,16 +1,14 @@
 //! Starting the program: its own session, no descriptor but its three, its limits.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, ioctl_tiocsctty, set_parent_process_death_signal, setrlimit, setsid,
-};
+use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
+use crate::program::Program;
 use crate::wire::{Limit, Spec, StartProblem, Status};
 
 /// Starts what the gate supervises.
@@ -18,10 +16,16 @@ pub trait Spawner {
     /// Makes ready what does not depend on what is started. What goes wrong is told when it is started.
     fn prepare(&mut self, what: &str);
 
-    /// Starts it. An error means that nothing runs.
-    fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Spawned, StartFailure>;
+    /// Makes all ready to start this. It may go on after this returns; what goes wrong is told when it is started.
+    fn build(&mut self, spec: Spec, stdin: Option<OwnedFd>);
 
-    /// How the program ended, where the process that was started is not the program itself.
+    /// Starts it. An error means that nothing runs.
+    fn start(&mut self) -> Result<Spawned, StartFailure>;
+
+    /// What can be read when the program has ended, where the process that was started is not the program itself.
+    fn line(&self) -> Option<BorrowedFd<'_>>;
+
+    /// How the program ended, in that case. To be asked when the line can be read or the process has ended.
     fn last_word(&mut self) -> Option<Status>;
 
     /// What the program asked for in vain, if that is known.
@@ -54,13 +58,25 @@ impl From<&io::Error> for StartFailure {
 
 /// Starts the program as it is.
 #[derive(Debug, Default)]
-pub struct Plain;
+pub struct Plain {
+    built: Option<(Spec, Option<OwnedFd>)>,
+}
 
 impl Spawner for Plain {
     fn prepare(&mut self, _: &str) {}
 
-    fn spawn(&mut self, spec: Spec, stdin: Option<OwnedFd>) -> Result<Spawned, StartFailure> {
-        spawn_program(&spec, stdin).map_err(|error| StartFailure::from(&error))
+    fn build(&mut self, spec: Spec, stdin: Option<OwnedFd>) {
+        self.built = Some((spec, stdin));
+    }
+
+    fn start(&mut self) -> Result<Spawned, StartFailure> {
+        let built = self.built.take().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput));
+        let spawned = built.and_then(|(spec, stdin)| spawn_program(&spec, stdin));
+        spawned.map_err(|error| StartFailure::from(&error))
+    }
+
+    fn line(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn last_word(&mut self) -> Option<Status> {
@@ -74,27 +90,15 @@ impl Spawner for Plain {
 
 /// Starts a program in a session of its own.
 pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Spawned> {
-    let (program, args) = spec.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut command = Command::new(program);
-    command.args(args).env_clear().envs(&spec.env).current_dir(&spec.cwd);
     let terminal = spec.terminal.map(open_terminal).transpose()?;
-    let outer = match terminal {
-        None => {
-            command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
-            None
-        }
-        Some((outer, inner)) => {
-            command.stdin(inner.try_clone()?).stdout(inner.try_clone()?).stderr(inner);
-            Some(outer)
-        }
+    let (outer, inner) = terminal.map_or((None, None), |(outer, inner)| (Some(outer), Some(inner)));
+    let stdin = match (&inner, stdin) {
+        (Some(_), _) => None,
+        (None, Some(stdin)) => Some(stdin),
+        (None, None) => Some(File::open("/dev/null")?.into()),
     };
-    let at_terminal = outer.is_some();
-    let (memory, processes) = (spec.memory_limit, spec.process_limit);
-    // SAFETY: between fork and exec only system calls are made; nothing allocates, locks or unwinds.
-    unsafe { command.pre_exec(move || prepare(at_terminal, memory, processes)) };
-    let child = command.spawn()?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    Ok(Spawned { pid: pid.ok_or(io::ErrorKind::InvalidData)?, terminal: outer })
+    let program = Program::new(spec, stdin.as_ref(), inner.as_ref())?;
+    Ok(Spawned { pid: program.start()?, terminal: outer })
 }
 
 /// A new terminal: its outer and its inner end.
@@ -107,35 +111,6 @@ fn open_terminal((rows, columns): (u16, u16)) -> io::Result<(OwnedFd, OwnedFd)> 
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&inner, size)?;
     Ok((outer, inner))
-}
-
-fn prepare(at_terminal: bool, memory: Option<u64>, processes: Option<u32>) -> io::Result<()> {
-    setsid()?;
-    if at_terminal {
-        // The terminal of the new session, so that Ctrl-C and job control work.
-        ioctl_tiocsctty(rustix::stdio::stdin())?;
-    }
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    limit(Resource::Core, 0)?;
-    if let Some(bytes) = memory {
-        limit(Resource::Data, bytes)?;
-    }
-    if let Some(count) = processes {
-        limit(Resource::Nproc, u64::from(count))?;
-    }
-    close_other_descriptors()
-}
-
-fn limit(resource: Resource, most: u64) -> io::Result<()> {
-    Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
-}
-
-/// What the host's own parents left open must not reach the agent.
-fn close_other_descriptors() -> io::Result<()> {
-    // SAFETY: marks descriptors from 3 on close-on-exec; none is closed under the feet of this process.
-    let done =
-        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// What kind of problem an error at the start is.

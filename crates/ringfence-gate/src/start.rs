@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::sweep::adopt;
 
@@ -43,7 +44,11 @@ pub fn exec(program: &Path, args: &[String]) -> io::Result<Started> {
 ///
 /// To be called before this process has read anything that is nobody else's business, and before its second thread:
 /// then it is an error. The copy forgets its variables.
-pub fn fork(gate: impl FnOnce() -> u8) -> io::Result<Started> {
+///
+/// Until it says that it is [`Elsewhere::over`] the copy stays off the processor of this process, if there is another. The
+/// kernel likes to leave a copy in the queue of the processor that copies, and to wake those who are spoken to on the
+/// processor of the speaker: they would take turns on one while the others are idle.
+pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
     // SAFETY: asks for what is so already, and fails if it is not so.
     if unsafe { libc::unshare(libc::CLONE_THREAD) } != 0 {
         return Err(io::Error::last_os_error());
@@ -52,19 +57,43 @@ pub fn fork(gate: impl FnOnce() -> u8) -> io::Result<Started> {
     let (control, theirs) = UnixStream::pair()?;
     let (stdout, their_stdout) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (stderr, their_stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let elsewhere = Elsewhere(sched_getaffinity(None).ok());
     // SAFETY: with one thread the copy is whole.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop((control, stdout, stderr));
             let ends = [OwnedFd::from(theirs), their_stdout, their_stderr];
-            let code = become_gate(ends).map_or(125, |()| gate());
+            let code = become_gate(ends).map_or(125, |()| gate(elsewhere));
             // SAFETY: ends the copy at once; destructors are those of the process that it was copied from.
             unsafe { libc::_exit(i32::from(code)) }
         }
         pid => {
             let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
+            elsewhere.send(pid);
             Ok(Started { pid, control, stdout, stderr })
+        }
+    }
+}
+
+/// The processors that a process may use, while it uses some of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Elsewhere(Option<CpuSet>);
+
+impl Elsewhere {
+    /// Sends a process away from the processor that this one uses.
+    fn send(self, pid: Pid) {
+        let Some(mut others) = self.0 else { return };
+        others.unset(sched_getcpu());
+        if others.count() > 0 {
+            let _ = sched_setaffinity(Some(pid), &others);
+        }
+    }
+
+    /// Lets this process use all of them again.
+    pub fn over(self) {
+        if let Some(all) = self.0 {
+            let _ = sched_setaffinity(None, &all);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The gate's one loop: orders from the host, ends of children, until nothing is left.
 //!
 //! ```text
-//!   waiting for Start ──▶ running ──(program ended)──▶ ending: TERM, a grace, KILL ──▶ Ended
-//!                            │ host gone, KILL asked for, time or memory used up  ▲
-//!                            └────────────────────────────────────────────────────┘ without the grace
+//!   waiting for Build, Start ──▶ running ──(program ended)──▶ ending: TERM, a grace, KILL ──▶ Ended
+//!                                   │ host gone, KILL asked for, time or memory used up  ▲
+//!                                   └────────────────────────────────────────────────────┘ without the grace
 //! ```
 
 use std::io::{self, Read};
@@ -60,10 +60,9 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
     set_parent_process_death_signal(Some(Unix::CONT)).map_err(system("follow the host"))?;
     // Already leading a session is fine: that is all that is wanted.
     let _ = setsid();
-    let Some((spec, stdin)) = receive_start(&host, spawner)? else { return Ok(()) };
-    // A message comes whole or the other side has lost its way; nobody waits for the rest of one.
-    let patience = host.set_read_timeout(Some(WIRE_PATIENCE));
-    patience.map_err(|error| GateError::System("set up its socket", error))?;
+    let Some((spec, stdin)) = receive_spec(&host, spawner)? else { return Ok(()) };
+    let (lifetime_ms, memory, processes) = (spec.lifetime_ms, spec.memory_limit, spec.process_limit);
+    spawner.build(spec, stdin);
     set_child_subreaper(Some(getpid())).map_err(system("adopt orphans"))?;
     let deaths = signal_pipe(&[signal_hook::consts::SIGCHLD])?;
     let ends = signal_pipe(&[
@@ -71,8 +70,13 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGHUP,
     ])?;
-    let (lifetime_ms, memory, processes) = (spec.lifetime_ms, spec.memory_limit, spec.process_limit);
-    match spawner.spawn(spec, stdin) {
+    if !matches!(receive(&host)?, Some((Order::Start, _))) {
+        return Ok(());
+    }
+    // A message comes whole or the other side has lost its way; nobody waits for the rest of one.
+    let patience = host.set_read_timeout(Some(WIRE_PATIENCE));
+    patience.map_err(|error| GateError::System("set up its socket", error))?;
+    match spawner.start() {
         Err(StartFailure { problem, message }) => {
             write_frame(&host, &Report::CannotStart { problem, message })?;
             Ok(())
@@ -84,6 +88,7 @@ pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
             drop(terminal);
             let deadline = lifetime_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
             let watch = Watch {
+                silent: spawner.line().is_none(),
                 spawner,
                 host,
                 deaths,
@@ -111,16 +116,16 @@ fn signal_pipe(signals: &[i32]) -> Result<UnixStream, GateError> {
     Ok(read)
 }
 
-/// What to start, and what it reads. A host that is gone or says anything else wants nothing started.
-fn receive_start(
+/// What is to be started, and what it reads. A host that is gone or says anything else wants nothing started.
+fn receive_spec(
     host: &UnixStream,
     spawner: &mut dyn Spawner,
 ) -> Result<Option<(Spec, Option<OwnedFd>)>, GateError> {
     loop {
         match receive(host)? {
             Some((Order::Prepare(what), _)) => spawner.prepare(&what),
-            Some((Order::Start(spec), stdin)) => return Ok(Some((spec, stdin))),
-            Some((Order::Signal(_), _)) | None => return Ok(None),
+            Some((Order::Build(spec), stdin)) => return Ok(Some((spec, stdin))),
+            Some((Order::Signal(_) | Order::Start, _)) | None => return Ok(None),
         }
     }
 }
@@ -138,6 +143,8 @@ struct Watch<'a> {
     /// Threads that there may be, and whether there were so many. The kernel refuses more and does not tell.
     processes: Option<u32>,
     full: bool,
+    /// Whether the program has said its last word.
+    silent: bool,
     status: Option<Status>,
 }
 
@@ -164,10 +171,8 @@ impl Watch<'_> {
                 Wake::HostSpoke => match read_frame::<Order>(&self.host) {
                     Ok(Some(Order::Signal(Signal::Interrupt))) => drop(self.signal(Unix::INT)?),
                     Ok(Some(Order::Signal(Signal::Terminate))) => drop(self.signal(Unix::TERM)?),
-                    Ok(Some(Order::Signal(Signal::Kill) | Order::Start(_) | Order::Prepare(_)) | None)
-                    | Err(_) => {
-                        return self.kill_all(Ending::default());
-                    }
+                    // Killed, gone, or out of order.
+                    Ok(_) | Err(_) => return self.kill_all(Ending::default()),
                 },
                 Wake::AskedToEnd => {
                     self.kill()?;
@@ -273,21 +278,29 @@ impl Watch<'_> {
 
     fn wait(&mut self, most: Option<Duration>) -> Result<Wake, GateError> {
         let ready = {
-            let mut watched = [self.deaths.as_fd(), self.ends.as_fd(), self.host.as_fd()]
+            let last = self.spawner.line().filter(|_| !self.silent).unwrap_or(self.deaths.as_fd());
+            let mut watched = [self.deaths.as_fd(), self.ends.as_fd(), self.host.as_fd(), last]
                 .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
             poll_until(&mut watched, most)?;
             watched.map(|entry| !entry.revents().is_empty())
         };
+        if let [.., true] = ready
+            && !self.silent
+        {
+            // What there is to do then is done while the process ends.
+            self.silent = true;
+            self.spawner.last_word();
+        }
         Ok(match ready {
             [true, ..] => {
                 drain(&mut self.deaths);
                 Wake::Death
             }
-            [_, true, _] => {
+            [_, true, ..] => {
                 drain(&mut self.ends);
                 Wake::AskedToEnd
             }
-            [.., true] => Wake::HostSpoke,
+            [_, _, true, _] => Wake::HostSpoke,
             _ => Wake::Time,
         })
     }

@@ -22,10 +22,12 @@ const LONGEST_FRAME: u32 = 8 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Make ready what does not depend on the rest, in the words of whoever builds it. Once, before the start.
+    /// Make ready what does not depend on the rest, in the words of whoever builds it. Once, before the rest.
     Prepare(String),
-    /// Start this. Once.
-    Start(Spec),
+    /// Make all ready to start this. Once.
+    Build(Spec),
+    /// Start it. Once.
+    Start,
     /// Send this signal to all that belongs to the run.
     Signal(Signal),
 }

@@ -46,7 +46,8 @@ impl Gate {
             lifetime_ms,
             sandbox: None,
         };
-        send(&ours, &Order::Start(spec), None).unwrap();
+        send(&ours, &Order::Build(spec), None).unwrap();
+        send(&ours, &Order::Start, None).unwrap();
         Self { process, socket: ours }
     }
 
@@ -254,7 +255,8 @@ fn the_program_has_its_own_session_and_only_its_own_descriptors() {
     let (stdin, mut feed) = UnixStream::pair().unwrap();
     std::io::Write::write_all(&mut feed, b"fed\n").unwrap();
     drop(feed);
-    send(&gate.socket, &Order::Start(spec), Some(stdin.as_fd())).unwrap();
+    send(&gate.socket, &Order::Build(spec), Some(stdin.as_fd())).unwrap();
+    send(&gate.socket, &Order::Start, None).unwrap();
     drop((stdin, leak));
     gate.report();
     assert!(matches!(gate.report(), Report::Ended { status: Status::Code(0), .. }));

@@ -2,27 +2,29 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use ringfence_gate::{Spawned, Status, receive, send, spawn_program, threads_in_sight, write_frame};
+use ringfence_gate::{
+    Elsewhere, Spawned, Status, receive, send, spawn_program, threads_in_sight, write_frame,
+};
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitOptions, set_dumpable_behavior, set_parent_process_death_signal, wait,
+    DumpableBehavior, Pid, Signal, WaitOptions, getpid, set_dumpable_behavior,
+    set_parent_process_death_signal, wait,
 };
 
 use crate::confine::confine;
-use crate::kernel::{Kernel, Linux, build};
+use crate::kernel::{Kernel, Linux, build, found};
 use crate::layout::{Base, Sandbox};
 use crate::seccomp::Extra;
-use crate::spawn::{Rest, Word};
+use crate::spawn::{Kind, Told, Word};
 
 /// Does all of it. `ids` are the user and group outside, which are the same inside. Returns only the exit code of the
 /// first process.
-pub(crate) fn run(base: &Base, line: &UnixStream, ids: (u32, u32)) -> i32 {
+pub(crate) fn run(kind: Kind, line: &UnixStream, ids: (u32, u32), elsewhere: Elsewhere) -> i32 {
     let say = |word: &Word| write_frame(line, word).is_ok();
-    let (program, most) = match begin(base, line, ids).and_then(|mut kernel| finish(base, &mut kernel, line))
-    {
+    let (program, most) = match build_and_start(kind, line, ids, elsewhere) {
         Ok(Some(started)) => started,
         // The gate is gone or wants nothing started.
         Ok(None) => return 0,
@@ -38,6 +40,7 @@ pub(crate) fn run(base: &Base, line: &UnixStream, ids: (u32, u32)) -> i32 {
     let status = reap_until(program.pid);
     // The others are still there, as many as there were when the program gave up; it was one more.
     let full = most.is_some_and(|most| threads_in_sight().is_ok_and(|count| count + 1 >= most));
+    end_the_rest();
     say(&Word::Ended { status, full });
     match status {
         Status::Code(code) => i32::from(code),
@@ -45,40 +48,60 @@ pub(crate) fn run(base: &Base, line: &UnixStream, ids: (u32, u32)) -> i32 {
     }
 }
 
+/// `None` if the gate is gone or wants nothing started.
+fn build_and_start(
+    kind: Kind,
+    line: &UnixStream,
+    ids: (u32, u32),
+    elsewhere: Elsewhere,
+) -> Result<Option<(Spawned, Option<u32>)>, Word> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
+    keep_only(line).map_err(wrong("close the descriptors of the host"))?;
+    let mut kernel = begin(kind, ids)?;
+    let Some((Told::Base(base), _)) = hear(line)? else { return Ok(None) };
+    if base.namespaces {
+        let built = kernel.bound(&base.size).and_then(|()| build(&mut kernel, &base.steps));
+        built.map_err(|error| Word::Failed(error.to_string()))?;
+    }
+    let Some((Told::Rest { sandbox, spec }, stdin)) = hear(line)? else { return Ok(None) };
+    elsewhere.over();
+    finish(&base, &mut kernel, &sandbox)?;
+    let Some((Told::Start, _)) = hear(line)? else { return Ok(None) };
+    match spawn_program(&spec, stdin) {
+        Ok(started) => Ok(Some((started, spec.process_limit))),
+        Err(error) => Err(Word::CannotStart { os_error: error.raw_os_error().unwrap_or(libc::EIO) }),
+    }
+}
+
+fn hear(line: &UnixStream) -> Result<Option<(Told, Option<OwnedFd>)>, Word> {
+    receive(line).map_err(|error| Word::Failed(error.to_string()))
+}
+
 fn wrong<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Word {
     move |error| Word::Failed(format!("could not {what}: {}", error.into()))
 }
 
-/// What does not depend on what is started.
-fn begin(base: &Base, line: &UnixStream, ids: (u32, u32)) -> Result<Linux, Word> {
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
-    keep_only(line).map_err(wrong("close the descriptors of the host"))?;
+/// What does not depend on what is wanted.
+fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     let mut kernel = Linux::default();
-    if !base.namespaces {
+    if !kind.namespaces {
         return Ok(kernel);
     }
     // The gate is shut off from its own user, and so is its copy; as such it could not write its own maps.
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(wrong("open itself"))?;
     map_ids(ids).map_err(wrong("map the user"))?;
-    if base.own_network {
+    if kind.own_network {
         loopback().map_err(wrong("bring up the loopback"))?;
     }
     rustix::system::sethostname(b"ringfence").map_err(wrong("set its name"))?;
-    let built = kernel.begin(&base.size).and_then(|()| build(&mut kernel, &base.steps));
-    built.map_err(|error| Word::Failed(error.to_string()))?;
+    found(&mut kernel).map_err(|error| Word::Failed(error.to_string()))?;
     Ok(kernel)
 }
 
-/// The rest, when the gate knows it.
-fn finish(
-    base: &Base,
-    kernel: &mut Linux,
-    line: &UnixStream,
-) -> Result<Option<(Spawned, Option<u32>)>, Word> {
-    let received = receive(line).map_err(|error| Word::Failed(error.to_string()))?;
-    let Some((Rest { sandbox, spec }, stdin)) = received else { return Ok(None) };
+/// The rest.
+fn finish(base: &Base, kernel: &mut Linux, sandbox: &Sandbox) -> Result<(), Word> {
     if base.namespaces {
-        close(kernel, &sandbox)?;
+        close(kernel, sandbox)?;
     }
     rustix::process::chdir(&sandbox.cwd).map_err(wrong("enter the workspace"))?;
     if let Some(identity) = sandbox.identity {
@@ -88,11 +111,7 @@ fn finish(
     confine(&sandbox.grants, sandbox.processors, extra).map_err(|error| Word::Failed(error.to_string()))?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))?;
-    let started = spawn_program(&spec, stdin);
-    started
-        .map(|started| Some((started, spec.process_limit)))
-        .map_err(|error| Word::CannotStart { os_error: error.raw_os_error().unwrap_or(libc::EIO) })
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))
 }
 
 /// The rest of the root.
@@ -161,7 +180,27 @@ fn loopback() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits for whoever ends, until the program does. The kernel ends the rest with this process.
+/// Ends all others in a sandbox whose first process this is, and waits for their ends. The kernel would do it with the end
+/// of this process, but nobody could be told so early.
+fn end_the_rest() {
+    // Anywhere else the call would end all processes of the user.
+    if !getpid().is_init() {
+        return;
+    }
+    while let Ok(()) = kill_all() {
+        if matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {
+            return;
+        }
+    }
+}
+
+/// An error if there is nobody.
+fn kill_all() -> io::Result<()> {
+    // SAFETY: a plain system call. The first process of a namespace reaches only those in it, and not itself.
+    if unsafe { libc::kill(-1, libc::SIGKILL) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Waits for whoever ends, until the program does.
 fn reap_until(program: Pid) -> Status {
     loop {
         match wait(WaitOptions::empty()) {

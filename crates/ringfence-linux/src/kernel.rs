@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
-    move_mount, open_tree, unmount,
+    mount_remount, move_mount, open_tree, unmount,
 };
 
 use crate::init::same_directory;
@@ -32,8 +32,10 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KernelEr
 
 /// What building a root asks of the kernel.
 pub trait Kernel {
-    /// Makes an empty root in memory, of this size, the root, with the old one below it.
-    fn begin(&mut self, size: &str) -> Result<(), KernelError>;
+    /// Makes an empty root in memory the root, with the old one below it.
+    fn begin(&mut self) -> Result<(), KernelError>;
+    /// Bounds the memory that the root takes with all its private places.
+    fn bound(&mut self, size: &str) -> Result<(), KernelError>;
     /// Makes a directory and those above it.
     fn directory(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Makes an empty file to mount something on.
@@ -60,10 +62,8 @@ pub trait Kernel {
     fn device(&mut self, name: &str) -> Result<(), KernelError>;
     /// Mounts the terminals of the sandbox.
     fn terminals(&mut self) -> Result<(), KernelError>;
-    /// Mounts the processes of the sandbox.
+    /// Mounts the processes of the sandbox, of which nothing can be changed by writing.
     fn processes(&mut self) -> Result<(), KernelError>;
-    /// Makes what is there already unchangeable, if it is there.
-    fn seal(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Whether the new root has something there.
     fn is_there(&self, target: &Path) -> bool;
     /// Whether the old root has a directory there, a file, or nothing.
@@ -72,7 +72,14 @@ pub trait Kernel {
     fn finish(&mut self) -> Result<(), KernelError>;
 }
 
-/// Builds on. A root is begun before the first step and finished after the last.
+/// What every root has, whatever else there is: devices and processes.
+pub(crate) fn found(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
+    kernel.begin()?;
+    devices(kernel)?;
+    processes(kernel)
+}
+
+/// Builds on. A root is founded before the first step and finished after the last.
 pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError> {
     for step in steps {
         match step {
@@ -105,8 +112,6 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
             Step::MaskDirectory { target } => {
                 kernel.bind(Path::new(EMPTY_DIRECTORY), target, Access::Read)?
             }
-            Step::Devices => devices(kernel)?,
-            Step::Processes => processes(kernel)?,
         }
     }
     Ok(())
@@ -139,17 +144,9 @@ fn devices(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     kernel.link(&dev.join("ptmx"), Path::new("pts/ptmx"))
 }
 
-/// What the kernel lets root change or read of the whole machine, whatever root has left of its powers.
-const SEALED: [&str; 7] = [
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-    "/proc/irq",
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/mtrr",
-    "/proc/pressure",
-];
-const MASKED: [&str; 13] = [
+/// What the kernel lets root read of the whole machine, whatever root has left of its powers. What it would let root
+/// change is shut as a whole: nothing there can be written.
+const MASKED: [&str; 12] = [
     "/proc/slabinfo",
     "/proc/kpagecount",
     "/proc/kpagecgroup",
@@ -162,19 +159,14 @@ const MASKED: [&str; 13] = [
     "/proc/latency_stats",
     "/proc/vmallocinfo",
     "/proc/kpageflags",
-    "/proc/config.gz",
 ];
-const MASKED_DIRECTORIES: [&str; 3] = ["/proc/acpi", "/proc/scsi", "/proc/driver"];
 
 fn processes(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     kernel.directory(Path::new("/proc"))?;
     kernel.processes()?;
-    for path in SEALED {
-        kernel.seal(Path::new(path))?;
-    }
-    for (paths, empty) in [(&MASKED[..], EMPTY_FILE), (&MASKED_DIRECTORIES[..], EMPTY_DIRECTORY)] {
-        for path in paths.iter().map(Path::new).filter(|path| kernel.is_there(path)).collect::<Vec<_>>() {
-            kernel.bind(Path::new(empty), path, Access::Read)?;
+    for path in MASKED.map(Path::new) {
+        if kernel.is_there(path) {
+            kernel.bind(Path::new(EMPTY_FILE), path, Access::Read)?;
         }
     }
     Ok(())
@@ -209,13 +201,13 @@ impl Linux {
 }
 
 impl Kernel for Linux {
-    fn begin(&mut self, size: &str) -> Result<(), KernelError> {
+    fn begin(&mut self) -> Result<(), KernelError> {
         let root = Path::new("/");
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change(root, private).map_err(|error| failed("part from the host at", root)(error.into()))?;
         // Any directory will do: the mount on it becomes the root and the directory is seen again below the old one.
         let base = Path::new("/tmp");
-        mount_memory(base, size).map_err(failed("mount memory on", base))?;
+        mount_memory(base).map_err(failed("mount memory on", base))?;
         let old_root = base.join(&OLD_ROOT[1..]);
         fs::create_dir(&old_root).map_err(failed("make", &old_root))?;
         rustix::process::pivot_root(base, &old_root)
@@ -227,6 +219,14 @@ impl Kernel for Linux {
         }
         let file = Path::new(EMPTIES).join("file");
         touch(&file, 0o444).map(drop).map_err(failed("make", &file))
+    }
+
+    fn bound(&mut self, size: &str) -> Result<(), KernelError> {
+        let root = Path::new("/");
+        let bounded = CString::new(format!("size={size}")).map_err(io::Error::from).and_then(|options| {
+            Ok(mount_remount(root, MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())?)
+        });
+        bounded.map_err(failed("bound the memory of", root))
     }
 
     fn directory(&mut self, target: &Path) -> Result<(), KernelError> {
@@ -320,16 +320,9 @@ impl Kernel for Linux {
 
     fn processes(&mut self) -> Result<(), KernelError> {
         let target = Path::new("/proc");
-        let flags = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NODEV;
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NODEV | MountFlags::RDONLY;
         mount("proc", target, "proc", flags, None)
             .map_err(|error| failed("mount the processes on", target)(error.into()))
-    }
-
-    fn seal(&mut self, target: &Path) -> Result<(), KernelError> {
-        if !self.is_there(target) {
-            return Ok(());
-        }
-        bind_tree(target, target, MOUNT_ATTR_RDONLY).map_err(failed("seal", target))
     }
 
     fn is_there(&self, target: &Path) -> bool {
@@ -354,9 +347,8 @@ fn touch(path: &Path, mode: u32) -> io::Result<fs::File> {
     fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
 }
 
-fn mount_memory(target: &Path, size: &str) -> io::Result<()> {
-    let options = CString::new(format!("mode=755,size={size}"))?;
-    Ok(mount("tmpfs", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())?)
+fn mount_memory(target: &Path) -> io::Result<()> {
+    Ok(mount("tmpfs", target, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=755")?)
 }
 
 const MOUNT_ATTR_RDONLY: u64 = 0x1;
@@ -413,8 +405,11 @@ impl Recorder {
 }
 
 impl Kernel for Recorder {
-    fn begin(&mut self, size: &str) -> Result<(), KernelError> {
-        self.note(format!("begin {size}"))
+    fn begin(&mut self) -> Result<(), KernelError> {
+        self.note("begin".into())
+    }
+    fn bound(&mut self, size: &str) -> Result<(), KernelError> {
+        self.note(format!("bound {size}"))
     }
     fn directory(&mut self, target: &Path) -> Result<(), KernelError> {
         self.note(format!("directory {}", target.display()))
@@ -456,9 +451,6 @@ impl Kernel for Recorder {
     fn processes(&mut self) -> Result<(), KernelError> {
         self.note("processes".into())
     }
-    fn seal(&mut self, target: &Path) -> Result<(), KernelError> {
-        self.note(format!("seal {}", target.display()))
-    }
     fn is_there(&self, target: &Path) -> bool {
         target == Path::new("/proc/kcore")
     }
@@ -472,7 +464,7 @@ impl Kernel for Recorder {
 
 #[cfg(test)]
 mod tests {
-    use super::{Recorder, build};
+    use super::{Recorder, build, found};
     use crate::layout::{Access, Step};
 
     #[test]
@@ -484,7 +476,6 @@ mod tests {
             Step::Bind { source: "/w/f".into(), target: "/workspace/f".into(), access: Access::Read },
             Step::Hold { target: "/workspace/.git".into(), access: Access::Read },
             Step::MaskFile { target: "/workspace/.env".into() },
-            Step::Processes,
         ];
         let mut recorder = Recorder { directories: vec!["/usr".into(), "/w".into()], ..Recorder::default() };
         build(&mut recorder, &steps).unwrap();
@@ -500,17 +491,20 @@ mod tests {
                 "bind /w/f on /workspace/f Read",
                 "hold /workspace/.git Read",
                 "bind empty file on /workspace/.env Read",
-                "directory /proc",
-                "processes",
-                "seal /proc/sys",
-                "seal /proc/sysrq-trigger",
-                "seal /proc/irq",
-                "seal /proc/bus",
-                "seal /proc/fs",
-                "seal /proc/mtrr",
-                "seal /proc/pressure",
-                "bind empty file on /proc/kcore Read",
             ]
+        );
+    }
+
+    #[test]
+    fn every_root_has_devices_and_processes() {
+        let mut recorder = Recorder::default();
+        found(&mut recorder).unwrap();
+        let calls: Vec<&str> = recorder.calls.iter().map(String::as_str).collect();
+        assert_eq!(calls[..4], ["begin", "directory /dev", "file /dev/null", "device null"]);
+        let processes = calls.iter().position(|call| *call == "directory /proc").unwrap();
+        assert_eq!(
+            calls[processes..],
+            ["directory /proc", "processes", "bind empty file on /proc/kcore Read",]
         );
     }
 }

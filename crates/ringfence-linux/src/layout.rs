@@ -39,6 +39,8 @@ pub struct Sandbox {
     pub identity: Option<(u64, u64)>,
     /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.
     pub placeholders: Vec<Placeholder>,
+    /// Where unused ones are kept.
+    pub kept: PathBuf,
 }
 
 /// One thing that is done to build a root. Targets are paths of the new root, sources paths of the old one.
@@ -108,10 +110,6 @@ pub enum Step {
         /// Where.
         target: PathBuf,
     },
-    /// The few devices that programs need.
-    Devices,
-    /// The processes of the sandbox.
-    Processes,
 }
 
 /// What may be done with a path.

@@ -1,21 +1,18 @@
 //! One clone into new namespaces, and the gate's side of what follows.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ringfence_core::paths::STAND_IN_MARK;
-use ringfence_gate::{Limit, Spec, Status, WireError, read_frame, receive, send};
-use rustix::fs::{CWD, FlockOperation, flock};
-use rustix::process::{Pid, getegid, geteuid};
+use ringfence_gate::{Elsewhere, Limit, Spec, Status, WireError, read_frame, receive, send};
+use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupError, Groups, own_exhausted};
 use crate::init::run;
-use crate::layout::{Base, Placeholder, Sandbox, StandIn};
+use crate::layout::{Base, Sandbox};
+use crate::stand_ins::StandIns;
 
 /// How long building a root may take.
 const BUILD_PATIENCE: Duration = Duration::from_secs(10);
@@ -23,11 +20,15 @@ const BUILD_PATIENCE: Duration = Duration::from_secs(10);
 const NAMESPACES: i32 =
     libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
-/// What the gate says to the first process of a sandbox, once its base stands.
+/// What the gate says to the first process of a sandbox, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Rest {
-    pub(crate) sandbox: Sandbox,
-    pub(crate) spec: Spec,
+pub(crate) enum Told {
+    /// How it begins.
+    Base(Base),
+    /// All the rest.
+    Rest { sandbox: Box<Sandbox>, spec: Spec },
+    /// That it may start the program.
+    Start,
 }
 
 /// What the first process of a sandbox says to the gate.
@@ -74,51 +75,84 @@ pub enum SpawnError {
     Lost(#[from] WireError),
 }
 
-/// A sandbox that runs. Dropping it takes away what stood in for protected paths.
+/// A sandbox that stands or runs. Dropping it takes away what stood in for protected paths.
 #[derive(Debug)]
 pub struct Child {
     /// Its first process, as the gate sees it.
     pub pid: Pid,
     line: UnixStream,
-    placeholders: Vec<Placeholder>,
-    /// Others see by it that somebody still stands on the stand-ins, also when the host is gone.
-    lock: fs::File,
+    /// Until nothing of the run is left.
+    stand_ins: Option<StandIns>,
+    last_word: Option<Status>,
     groups: Groups,
     scope: bool,
     full: bool,
 }
 
 impl Child {
+    /// Starts the program. With it comes the outer end of its terminal, if it has one.
+    pub fn start(&mut self) -> Result<Option<OwnedFd>, SpawnError> {
+        let sent = send(&self.line, &Told::Start, None);
+        match receive(&self.line)? {
+            Some((Word::Started, terminal)) => Ok(terminal),
+            Some((Word::CannotStart { os_error }, _)) => {
+                Err(SpawnError::Program(io::Error::from_raw_os_error(os_error)))
+            }
+            Some((Word::Failed(why), _)) => Err(SpawnError::Build(why)),
+            Some((Word::Ended { .. }, _)) | None => {
+                sent?;
+                Err(SpawnError::Build("its first process ended at once".into()))
+            }
+        }
+    }
+
     /// What it asked for in vain.
     pub fn exhausted(&self) -> Option<Limit> {
         let counted = if self.scope { own_exhausted() } else { self.groups.exhausted() };
         counted.or_else(|| self.full.then_some(Limit::Processes))
     }
 
-    /// How the program ended, if its first process could still say so.
+    /// What can be read as soon as the first process has something to say.
+    pub fn line(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+
+    /// How the program ended, if its first process could still say so. Then nothing else of the run is left, and what
+    /// stood in for protected paths goes.
     pub fn last_word(&mut self) -> Option<Status> {
-        let _ = self.line.set_nonblocking(true);
-        match read_frame(&self.line) {
-            Ok(Some(Word::Ended { status, full })) => {
+        if self.last_word.is_none() {
+            let _ = self.line.set_nonblocking(true);
+            if let Ok(Some(Word::Ended { status, full })) = read_frame(&self.line) {
                 self.full = full;
-                Some(status)
+                self.last_word = Some(status);
+                self.stand_ins = None;
             }
-            _ => None,
         }
+        self.last_word
     }
 }
 
-impl Drop for Child {
-    fn drop(&mut self) {
-        remove(&self.placeholders, &self.lock);
-    }
-}
-
-/// A sandbox whose base is being built, in which nothing runs. It ends when it is dropped.
+/// New namespaces with a first process that waits to be told what to build.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct Opened {
+    kind: Kind,
     pid: Pid,
     line: UnixStream,
+}
+
+/// Which namespaces are new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// Any.
+    pub namespaces: bool,
+    /// The network's.
+    pub own_network: bool,
+}
+
+impl From<&Base> for Kind {
+    fn from(base: &Base) -> Self {
+        Self { namespaces: base.namespaces, own_network: base.own_network }
+    }
 }
 
 /// Whether namespaces are given to this user, with the right to mount in them. Tried in a process of its own.
@@ -147,12 +181,12 @@ pub fn try_namespaces() -> io::Result<()> {
     }
 }
 
-/// Begins a sandbox.
-pub fn prepare(base: &Base) -> Result<Prepared, SpawnError> {
+/// Begins a sandbox. It stays where it is until it is about to start something.
+pub fn open(kind: Kind, elsewhere: Elsewhere) -> Result<Opened, SpawnError> {
     let (line, theirs) = UnixStream::pair().map_err(SpawnError::Namespaces)?;
     line.set_read_timeout(Some(BUILD_PATIENCE)).map_err(SpawnError::Namespaces)?;
     let ids = (geteuid().as_raw(), getegid().as_raw());
-    let flags = match (base.namespaces, base.own_network) {
+    let flags = match (kind.namespaces, kind.own_network) {
         (false, _) => 0,
         (true, false) => NAMESPACES,
         (true, true) => NAMESPACES | libc::CLONE_NEWNET,
@@ -163,144 +197,55 @@ pub fn prepare(base: &Base) -> Result<Prepared, SpawnError> {
         return Err(SpawnError::Namespaces(io::Error::last_os_error()));
     }
     if cloned == 0 {
-        let code = run(base, &theirs, ids);
+        let code = run(kind, &theirs, ids, elsewhere);
         // SAFETY: ends the child at once; nothing of the gate's may run in it, not even its destructors.
         unsafe { libc::_exit(code) };
     }
     let pid = i32::try_from(cloned).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| SpawnError::Namespaces(io::ErrorKind::InvalidData.into()))?;
-    Ok(Prepared { pid, line })
+    Ok(Opened { kind, pid, line })
 }
 
-impl Prepared {
-    /// Starts a program in it. With it comes the outer end of its terminal, if it has one.
-    pub fn start(
-        self,
-        sandbox: Sandbox,
-        spec: Spec,
-        stdin: Option<OwnedFd>,
-    ) -> Result<(Child, Option<OwnedFd>), SpawnError> {
-        let lock = share(&sandbox.workspace).map_err(SpawnError::Placeholder)?;
-        let Self { pid, line } = self;
-        // From here on what is placed is taken away again, whatever happens.
+impl Opened {
+    /// Which namespaces are new.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Tells it how the root begins.
+    pub fn begin(&self, base: Base) {
+        // One that is gone is noticed when it is to start something.
+        let _ = send(&self.line, &Told::Base(base), None);
+    }
+
+    /// Ends it, for nothing is to run in it.
+    pub fn dismiss(self) {
+        let Self { pid, line, .. } = self;
+        drop(line);
+        let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
+    }
+
+    /// Tells it all the rest, short of starting the program.
+    pub fn build(self, sandbox: Sandbox, spec: Spec, stdin: Option<OwnedFd>) -> Result<Child, SpawnError> {
+        let stand_ins = StandIns::share(&sandbox.workspace, &sandbox.kept);
+        let mut stand_ins = stand_ins.map_err(SpawnError::Placeholder)?;
+        stand_ins.answer_for(sandbox.placeholders.clone());
+        stand_ins.place().map_err(SpawnError::Placeholder)?;
+        let Self { pid, line, .. } = self;
         let child = Child {
             pid,
             line,
-            placeholders: sandbox.placeholders.clone(),
-            lock,
+            stand_ins: Some(stand_ins),
+            last_word: None,
             groups: Groups::of(sandbox.groups.clone()),
             scope: sandbox.scope,
             full: false,
         };
-        place(&sandbox.placeholders).map_err(SpawnError::Placeholder)?;
         // Before it has started anything, so that nothing is outside.
         child.groups.join(child.pid.as_raw_nonzero().get())?;
-        let rest = Rest { sandbox, spec };
+        let rest = Told::Rest { sandbox: Box::new(sandbox), spec };
         // One that could not build its base is gone, and has said why.
-        let sent = send(&child.line, &rest, stdin.as_ref().map(AsFd::as_fd));
-        match receive(&child.line)? {
-            Some((Word::Started, terminal)) => Ok((child, terminal)),
-            Some((Word::CannotStart { os_error }, _)) => {
-                Err(SpawnError::Program(io::Error::from_raw_os_error(os_error)))
-            }
-            Some((Word::Failed(why), _)) => Err(SpawnError::Build(why)),
-            Some((Word::Ended { .. }, _)) | None => {
-                sent?;
-                Err(SpawnError::Build("its first process ended at once".into()))
-            }
-        }
+        let _ = send(&child.line, &rest, stdin.as_ref().map(AsFd::as_fd));
+        Ok(child)
     }
-}
-
-/// Whether something stands in for a path, whoever has made it and whenever. A person's own file has no mark, however empty it is.
-pub fn is_stand_in(path: &Path) -> bool {
-    rustix::fs::lgetxattr(path, STAND_IN_MARK, &mut [0u8; 8]).is_ok()
-}
-
-/// Makes the stand-ins that are not there yet. Each comes with its mark: it is made aside and then put in its place, so
-/// that no other run ever takes it for a person's file.
-fn place(wanted: &[Placeholder]) -> io::Result<()> {
-    for (index, placeholder) in wanted.iter().enumerate() {
-        if fs::symlink_metadata(&placeholder.path).is_ok() {
-            continue;
-        }
-        let name = format!(".ringfence-{}-{index}", std::process::id());
-        let aside =
-            Placeholder { path: placeholder.path.with_file_name(name), kind: placeholder.kind.clone() };
-        let put = make(&aside).and_then(|()| {
-            let flags = rustix::fs::RenameFlags::NOREPLACE;
-            match rustix::fs::renameat_with(CWD, &aside.path, CWD, &placeholder.path, flags) {
-                // Somebody was faster.
-                Err(rustix::io::Errno::EXIST) => Err(io::ErrorKind::AlreadyExists.into()),
-                other => Ok(other?),
-            }
-        });
-        if let Err(error) = put {
-            take_away(&aside);
-            if error.kind() != io::ErrorKind::AlreadyExists {
-                return Err(error);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Makes a stand-in and marks it.
-fn make(placeholder: &Placeholder) -> io::Result<()> {
-    match &placeholder.kind {
-        StandIn::Directory => fs::create_dir(&placeholder.path)?,
-        StandIn::File(text) => {
-            let file = fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path);
-            file.and_then(|mut file| file.write_all(text.as_bytes()))?;
-        }
-    }
-    rustix::fs::setxattr(&placeholder.path, STAND_IN_MARK, b"1", rustix::fs::XattrFlags::empty()).map_err(
-        |error| io::Error::other(format!("this file system has no marks for files (user.*): {error}")),
-    )
-}
-
-/// How long others may hold on to a workspace while they take stand-ins away.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// How often to ask again.
-const LOCK_AGAIN: Duration = Duration::from_millis(2);
-
-/// A shared lock on a workspace.
-pub fn share(workspace: &Path) -> io::Result<fs::File> {
-    let directory = fs::File::open(workspace)?;
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    loop {
-        match flock(&directory, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => return Ok(directory),
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
-                let _ = rustix::event::poll(&mut [], pause.as_ref());
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Takes stand-ins away if no other run stands on them: the last one does it. The host does it, or the gate if the host
-/// is gone. `lock` is one's own share of the workspace; it is given up.
-pub fn remove(placed: &[Placeholder], lock: &fs::File) {
-    if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        // The innermost first.
-        placed.iter().rev().filter(|placeholder| is_stand_in(&placeholder.path)).for_each(take_away);
-    }
-}
-
-/// Takes something away that is as a stand-in is made.
-fn take_away(placeholder: &Placeholder) {
-    let _ = match &placeholder.kind {
-        StandIn::Directory => fs::remove_dir(&placeholder.path),
-        StandIn::File(text) if holds(&placeholder.path, text) => fs::remove_file(&placeholder.path),
-        StandIn::File(_) => Ok(()),
-    };
-}
-
-/// Whether a file is just what a stand-in is.
-fn holds(path: &Path, text: &str) -> bool {
-    let data =
-        fs::symlink_metadata(path).ok().filter(|data| data.is_file() && data.len() == text.len() as u64);
-    data.is_some() && fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
 }

@@ -102,9 +102,9 @@ impl Runs {
         Self { root: state_directory.join("runs") }
     }
 
-    /// Begins a run: its record is on the disk when this returns.
-    pub fn begin(&self, record: &Record) -> Result<OpenRun, RunsError> {
-        let directory = self.root.join(record.run.as_str());
+    /// Makes the place of a run.
+    pub fn open(&self, run: &RunId) -> Result<OpenRun, RunsError> {
+        let directory = self.root.join(run.as_str());
         let io = |source| RunsError::Io { path: directory.clone(), source };
         atomic::private_dir(&self.root).map_err(io)?;
         // Fails if it is there: two runs never share a directory.
@@ -116,8 +116,6 @@ impl Runs {
             .open(directory.join("log.jsonl"))
             .map_err(io)?;
         flock(&log, FlockOperation::NonBlockingLockExclusive).map_err(|error| io(error.into()))?;
-        let path = directory.join("record.json");
-        atomic::create_durably(&path, &json(&path, record)?)?;
         Ok(OpenRun { directory, log })
     }
 
@@ -209,6 +207,12 @@ pub struct OpenRun {
 }
 
 impl OpenRun {
+    /// Begins it: its record is on the disk when this returns.
+    pub fn begin(&self, record: &Record) -> Result<(), RunsError> {
+        let path = self.directory.join("record.json");
+        Ok(atomic::create_durably(&path, &json(&path, record)?)?)
+    }
+
     /// Makes the place for temporary files.
     pub fn make_tmp(&self) -> Result<(), RunsError> {
         let path = self.directory.join("tmp");

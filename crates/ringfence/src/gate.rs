@@ -1,64 +1,111 @@
 //! The gate that this binary carries: it starts a program as it is, or in a sandbox of the kernel's own.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use ringfence_gate::{
-    Limit, Plain, Spawned, Spawner, Spec, StartFailure, StartProblem, Started, Status, run,
+    Elsewhere, Limit, Plain, Spawned, Spawner, Spec, StartFailure, StartProblem, Started, Status, run,
 };
-use ringfence_linux::{Child, Prepared, SpawnError, prepare};
+use ringfence_linux::{Base, Child, Kind, Opened, SpawnError, open};
 
 use crate::report;
 
 /// The gate of the run to come, as a copy of this process that knows nothing yet. Without one the run starts its own.
 ///
-/// To be called when nothing but the command line was read.
-pub(crate) fn ahead() -> Option<Started> {
-    let gate = || match run(&mut AnySpawner::default()) {
-        Ok(()) => 0,
-        Err(error) => {
-            report::failure(&error.into());
-            report::RUNTIME_FAILURE
+/// To be called when nothing but the command line was read. `namespaces` says whether the run is likely to want some.
+pub(crate) fn ahead(namespaces: bool) -> Option<Started> {
+    let gate = |elsewhere| {
+        let opened = namespaces.then(|| open(LIKELY, elsewhere).ok()).flatten();
+        match run(&mut AnySpawner { opened, elsewhere, ..AnySpawner::default() }) {
+            Ok(()) => 0,
+            Err(error) => {
+                report::failure(&error.into());
+                report::RUNTIME_FAILURE
+            }
         }
     };
     ringfence_gate::fork(gate).ok()
 }
 
+/// What most runs want: the kernel takes its time to make a network.
+const LIKELY: Kind = Kind { namespaces: true, own_network: true };
+
 /// Does as the spec says.
 #[derive(Default)]
 pub(crate) struct AnySpawner {
+    /// Namespaces that were made before anybody asked for them.
+    opened: Option<Opened>,
+    /// Where this process is while it prepares.
+    elsewhere: Elsewhere,
     /// A sandbox that was begun, or why it could not be.
-    prepared: Option<Result<Prepared, String>>,
+    prepared: Option<Result<Opened, String>>,
+    /// What is to be started without a sandbox.
+    plain: Plain,
     /// The sandbox, if there is one. It goes with the gate, and takes its stand-ins with it.
-    child: Option<Child>,
+    child: Option<Result<Child, String>>,
+}
+
+impl AnySpawner {
+    /// The namespaces that were made if they are such, else new ones.
+    fn open(&mut self, base: Base) -> Result<Opened, String> {
+        let kind = Kind::from(&base);
+        let opened = match self.opened.take() {
+            Some(opened) if opened.kind() == kind => opened,
+            other => {
+                dismiss(other);
+                open(kind, self.elsewhere).map_err(|error| error.to_string())?
+            }
+        };
+        opened.begin(base);
+        Ok(opened)
+    }
+}
+
+fn dismiss(opened: Option<Opened>) {
+    if let Some(opened) = opened {
+        opened.dismiss();
+    }
 }
 
 impl Spawner for AnySpawner {
     fn prepare(&mut self, base: &str) {
         let base = serde_json::from_str(base).map_err(|error| error.to_string());
-        let prepared = base.and_then(|base| prepare(&base).map_err(|error| error.to_string()));
-        self.prepared = Some(prepared);
+        self.prepared = Some(base.and_then(|base| self.open(base)));
     }
 
-    fn spawn(&mut self, mut spec: Spec, stdin: Option<OwnedFd>) -> Result<Spawned, StartFailure> {
+    fn build(&mut self, mut spec: Spec, stdin: Option<OwnedFd>) {
+        dismiss(self.opened.take());
         let (sandbox, prepared) = match (spec.sandbox.take(), self.prepared.take()) {
-            (None, None) => return Plain.spawn(spec, stdin),
+            (None, None) => return self.plain.build(spec, stdin),
             (Some(sandbox), Some(prepared)) => (sandbox, prepared),
-            _ => return Err(other("half a sandbox was ordered".into())),
+            _ => return self.child = Some(Err("half a sandbox was ordered".into())),
         };
-        let sandbox = serde_json::from_str(&sandbox).map_err(|error| other(error.to_string()))?;
-        match prepared.map_err(other)?.start(sandbox, spec, stdin) {
-            Ok((child, terminal)) => Ok(Spawned { pid: self.child.insert(child).pid, terminal }),
+        let sandbox = serde_json::from_str(&sandbox).map_err(|error| error.to_string());
+        let built = sandbox
+            .and_then(|sandbox| prepared?.build(sandbox, spec, stdin).map_err(|error| error.to_string()));
+        self.child = Some(built);
+    }
+
+    fn start(&mut self) -> Result<Spawned, StartFailure> {
+        self.elsewhere.over();
+        let Some(child) = &mut self.child else { return self.plain.start() };
+        let child = child.as_mut().map_err(|why| other(why.clone()))?;
+        match child.start() {
+            Ok(terminal) => Ok(Spawned { pid: child.pid, terminal }),
             Err(SpawnError::Program(error)) => Err(StartFailure::from(&error)),
             Err(error) => Err(other(error.to_string())),
         }
     }
 
+    fn line(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.child.as_ref()?.as_ref().ok()?.line())
+    }
+
     fn last_word(&mut self) -> Option<Status> {
-        self.child.as_mut()?.last_word()
+        self.child.as_mut()?.as_mut().ok()?.last_word()
     }
 
     fn exhausted(&self) -> Option<Limit> {
-        self.child.as_ref()?.exhausted()
+        self.child.as_ref()?.as_ref().ok()?.exhausted()
     }
 }
 

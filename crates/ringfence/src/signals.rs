@@ -1,21 +1,55 @@
 //! Ctrl-C and its kin: the first asks the whole run to end, the second ends it.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 
-use ringfence_core::backend::Stop;
-use ringfence_engine::Cancel;
+use ringfence_core::backend::{Stop, Terminal};
+use ringfence_core::event::{Event, Stream};
+use ringfence_engine::{Cancel, Observer};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::terminal;
 
-/// From now on a signal cancels the run.
-pub(crate) fn cancel_on_signal(cancel: &Cancel) -> std::io::Result<()> {
-    let (mut wait, wake) = UnixStream::pair()?;
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+/// Signals that have come since it was made.
+pub(crate) struct Signals(UnixStream);
+
+impl Signals {
+    /// From now on signals are kept.
+    pub(crate) fn catch() -> io::Result<Self> {
+        let (wait, wake) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+        }
+        Ok(Self(wait))
     }
-    let cancel = cancel.clone();
+}
+
+/// Whoever watches a run, and hears signals from its first event on: a thread takes time that the start of a run has not.
+pub(crate) struct Hearing<'a> {
+    pub(crate) observer: &'a mut dyn Observer,
+    pub(crate) signals: Option<Signals>,
+    pub(crate) cancel: &'a Cancel,
+}
+
+impl Observer for Hearing<'_> {
+    fn event(&mut self, event: &Event) -> io::Result<()> {
+        if let Some(signals) = self.signals.take() {
+            cancel_on(signals, self.cancel.clone())?;
+        }
+        self.observer.event(event)
+    }
+
+    fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        self.observer.raw(stream, bytes)
+    }
+
+    fn terminal(&mut self, terminal: Box<dyn Terminal>) {
+        self.observer.terminal(terminal);
+    }
+}
+
+/// Any signal cancels the run.
+fn cancel_on(Signals(mut wait): Signals, cancel: Cancel) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut byte = [0];
         if wait.read_exact(&mut byte).is_ok() {

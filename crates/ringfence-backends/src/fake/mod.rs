@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringfence_core::backend::{Backend, Exit, ExitStatus, Happening, LaunchError, Sandbox, Stop, Stopper};
+use ringfence_core::backend::{
+    Backend, Exit, ExitStatus, Happening, LaunchError, Sandbox, Staged, Stop, Stopper,
+};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::event::Stream;
 use ringfence_core::failure::Failure;
@@ -79,7 +81,7 @@ impl Backend for Fake {
         vec![("fake".into(), "1".into())]
     }
 
-    fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
+    fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError> {
         locked(&self.plans).push(plan.clone());
         match &self.launch {
             Some(error) => Err(error.clone()),
@@ -113,6 +115,12 @@ struct Play {
     stop: Arc<StopSign>,
     /// When the present wait began.
     since: Option<Instant>,
+}
+
+impl Staged for Play {
+    fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
+        Ok(self)
+    }
 }
 
 impl Play {

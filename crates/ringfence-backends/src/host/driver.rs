@@ -1,6 +1,6 @@
 //! A run on the host: the gate with nothing around the program.
 
-use ringfence_core::backend::{Backend, LaunchError, Sandbox};
+use ringfence_core::backend::{Backend, LaunchError, Staged};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
@@ -34,8 +34,7 @@ impl Backend for Host {
         vec![probing::kernel()]
     }
 
-    fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let name = plan.request.argv.first().map(String::as_str).unwrap_or_default();
-        run::Idle::new(&self.gate)?.launch(plan::spec(plan)?, plan.request.stdin, name)
+    fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError> {
+        Ok(Box::new(run::Idle::new(&self.gate)?.build(plan::spec(plan)?, &plan.request)?))
     }
 }

@@ -121,6 +121,7 @@ pub(super) fn sandbox(
         workspace: workspace.to_owned(),
         identity: Some(survey.identity),
         placeholders: Vec::new(),
+        kept: PathBuf::new(),
     })
 }
 

@@ -1,18 +1,17 @@
 //! A run in a sandbox of the kernel's own: the gate builds it around the program.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use ringfence_core::backend::{Backend, Happening, LaunchError, Sandbox, Stopper, Terminal};
+use ringfence_core::backend::{Backend, Happening, LaunchError, Sandbox, Staged, Stopper, Terminal};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
-use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
-use ringfence_linux::{Base, Groups, Placeholder};
+use ringfence_linux::{Base, Groups, Placeholder, StandIns};
 
 use super::boundary::{self, Boundary};
 use super::limits::Offer;
@@ -21,15 +20,33 @@ use super::{alone, caps, plan, survey};
 use crate::Surroundings;
 use crate::shared::{probing, run};
 
-/// A run after which nothing is left in the workspace that was not the agent's. The fields are dropped in this order.
-struct Cleaned {
-    run: Box<dyn Sandbox>,
-    _stand_ins: Option<StandIns>,
+/// What a run leaves on the host, taken away when this is dropped. In this order.
+struct Traces {
+    stand_ins: Option<StandIns>,
     _own: Option<alone::Own>,
     _groups: Groups,
 }
 
-impl Sandbox for Cleaned {
+/// A sandbox that stands, or a run in it, after which nothing is left in the workspace that was not the agent's. The
+/// fields are dropped in this order.
+struct Traceless<T: ?Sized> {
+    run: Box<T>,
+    traces: Traces,
+}
+
+impl Staged for Traceless<run::Built> {
+    fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
+        let Self { run, traces } = *self;
+        let run = run.start()?;
+        if let Some(stand_ins) = &traces.stand_ins {
+            // The gate stands on them now, and takes them away in time; if it is killed, this process does it.
+            stand_ins.entrust();
+        }
+        Ok(Box::new(Traceless { run, traces }))
+    }
+}
+
+impl Sandbox for Traceless<dyn Sandbox> {
     fn next(&mut self, until: Instant) -> Result<Happening, Failure> {
         self.run.next(until)
     }
@@ -43,50 +60,16 @@ impl Sandbox for Cleaned {
     }
 }
 
-struct StandIns {
-    placed: Vec<Placeholder>,
-    /// Held while the run lasts; another run sees by it that it is not alone.
-    lock: File,
-}
-
-impl Drop for StandIns {
-    fn drop(&mut self) {
-        ringfence_linux::remove(&self.placed, &self.lock);
-    }
-}
-
 /// Runs agents in namespaces.
 pub(super) struct Native {
     around: Surroundings,
-    /// The sandbox that was begun for a run.
-    begun: Mutex<Option<Begun>>,
     offer: OnceLock<Offer>,
     boundary: OnceLock<Boundary>,
 }
 
-/// A sandbox of which as much stands as could be known.
-struct Begun {
-    run: RunId,
-    idle: run::Idle,
-    system: System,
-    base: Base,
-}
-
 impl Native {
     pub(super) fn new(around: Surroundings) -> Self {
-        Self { around, begun: Mutex::default(), offer: OnceLock::new(), boundary: OnceLock::new() }
-    }
-
-    fn begin(&self, plan: &Plan) -> Result<Begun, LaunchError> {
-        let gate = self.offer().gate(&plan.request, &self.around.gate);
-        let idle = run::Idle::new(&gate)?;
-        let system = survey::system();
-        let base = match self.boundary() {
-            Boundary::Namespaces => plan::base(&plan.request, &system),
-            Boundary::LandlockAlone { .. } => alone::base(),
-        };
-        idle.prepare(plan::told(&base)?)?;
-        Ok(Begun { run: plan.request.run.clone(), idle, system, base })
+        Self { around, offer: OnceLock::new(), boundary: OnceLock::new() }
     }
 
     fn offer(&self) -> &Offer {
@@ -98,13 +81,12 @@ impl Native {
     }
 
     /// Without namespaces: the host's own paths, as far as Landlock lets it.
-    fn launch_alone(
+    fn stage_alone(
         &self,
         plan: &Plan,
         idle: run::Idle,
         system: &System,
-        name: &str,
-    ) -> Result<Box<dyn Sandbox>, LaunchError> {
+    ) -> Result<Traceless<run::Built>, LaunchError> {
         let request = &plan.request;
         if request.workspace.guest().as_path() != request.workspace.host().as_path() {
             let message = "without user namespaces the workspace cannot be seen elsewhere than where it is";
@@ -124,12 +106,38 @@ impl Native {
         for (variable, place) in [("HOME", own.home()), ("TMPDIR", own.tmp())] {
             spec.env.insert(variable.into(), place.display().to_string());
         }
-        let run = idle.launch(spec, request.stdin, name)?;
-        Ok(Box::new(Cleaned { run, _stand_ins: None, _own: Some(own), _groups: bounded.groups }))
+        let traces = Traces { stand_ins: None, _own: Some(own), _groups: bounded.groups };
+        Ok(Traceless { run: Box::new(idle.build(spec, request)?), traces })
     }
 
-    fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    /// In namespaces, with a root of its own.
+    fn stage_apart(
+        &self,
+        plan: &Plan,
+        idle: run::Idle,
+        system: &System,
+        base: &Base,
+    ) -> Result<Traceless<run::Built>, LaunchError> {
+        let workspace = plan::lock(&plan.request);
+        let kept = self.around.state.join("stand-ins");
+        let stand_ins = StandIns::share(workspace, &kept);
+        let mut stand_ins = stand_ins.map_err(|error| {
+            let message = format!("{} cannot be locked: {error}", workspace.display());
+            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+        })?;
+        let survey = survey::look(plan, system, &self.around.home)?;
+        let bounded = self.offer().bound(&plan.request)?;
+        let spec = plan::spec(plan, base, &survey, &bounded, &kept)?;
+        let placed = plan::placeholders(&plan.request, &survey);
+        if let Some(layer) = plan::layer(&plan.request) {
+            make_ways(layer, plan.request.workspace.host().as_path(), &placed).map_err(|error| {
+                let message = format!("the layer {} cannot be written: {error}", layer.display());
+                LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+            })?;
+        }
+        stand_ins.answer_for(placed);
+        let traces = Traces { stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups };
+        Ok(Traceless { run: Box::new(idle.build(spec, &plan.request)?), traces })
     }
 }
 
@@ -146,36 +154,20 @@ impl Backend for Native {
         vec![probing::kernel(), ("landlock".into(), format!("abi {}", ringfence_linux::landlock_abi()))]
     }
 
-    fn prepare(&self, plan: &Plan) {
-        // What goes wrong here goes wrong again at the launch, where it can be told.
-        *self.begun() = self.begin(plan).ok();
-    }
-
-    fn launch(&self, plan: &Plan) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let name = plan.request.argv.first().map(String::as_str).unwrap_or_default();
-        let begun = self.begun().take().filter(|begun| begun.run == plan.request.run);
-        let Begun { idle, system, base, .. } = begun.map_or_else(|| self.begin(plan), Ok)?;
-        if !base.namespaces {
-            return self.launch_alone(plan, idle, &system, name);
-        }
-        let workspace = plan::lock(&plan.request);
-        let lock = ringfence_linux::share(workspace).map_err(|error| {
-            let message = format!("{} cannot be locked: {error}", workspace.display());
-            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
-        })?;
-        let survey = survey::look(plan, &system, &self.around.home)?;
-        let bounded = self.offer().bound(&plan.request)?;
-        let spec = plan::spec(plan, &base, &survey, &bounded)?;
-        let placed = plan::placeholders(&plan.request, &survey);
-        if let Some(layer) = plan::layer(&plan.request) {
-            make_ways(layer, plan.request.workspace.host().as_path(), &placed).map_err(|error| {
-                let message = format!("the layer {} cannot be written: {error}", layer.display());
-                LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
-            })?;
-        }
-        let stand_ins = StandIns { placed, lock };
-        let run = idle.launch(spec, plan.request.stdin, name)?;
-        Ok(Box::new(Cleaned { run, _stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups }))
+    fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError> {
+        let gate = self.offer().gate(&plan.request, &self.around.gate);
+        let idle = run::Idle::new(&gate)?;
+        let system = survey::system();
+        let base = match self.boundary() {
+            Boundary::Namespaces => plan::base(&plan.request, &system),
+            Boundary::LandlockAlone { .. } => alone::base(),
+        };
+        // The gate begins with it while the workspace is looked at.
+        idle.prepare(plan::told(&base)?)?;
+        Ok(Box::new(match self.boundary() {
+            Boundary::Namespaces => self.stage_apart(plan, idle, &system, &base)?,
+            Boundary::LandlockAlone { .. } => self.stage_alone(plan, idle, &system)?,
+        }))
     }
 }
 

@@ -35,7 +35,6 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
     if let Some(home) = home(request) {
         builder.steps.push(Step::Private { target: home.into(), mode: 0o700 });
     }
-    builder.steps.extend([Step::Devices, Step::Processes]);
     Base {
         namespaces: true,
         own_network: request.policy.network.mode != NetworkMode::Open,
@@ -56,8 +55,9 @@ pub(super) fn spec(
     base: &Base,
     survey: &Survey,
     bounded: &Bounded,
+    kept: &Path,
 ) -> Result<Spec, LaunchError> {
-    spec_of(plan, sandbox(&plan.request, base, survey), survey, bounded)
+    spec_of(plan, Sandbox { kept: kept.to_owned(), ..sandbox(&plan.request, base, survey) }, survey, bounded)
 }
 
 /// The same for a sandbox that was made otherwise.
@@ -154,6 +154,7 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
         grants: builder.grants,
         cwd: request.workspace.guest().as_path().to_owned(),
         placeholders: placeholders(request, survey),
+        kept: PathBuf::new(),
     }
 }
 

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringfence_core::backend::{Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Stopper, Terminal};
+use ringfence_core::backend::{
+    Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Staged, Stopper, Terminal,
+};
 use ringfence_core::event::Stream;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::{Request, Stdin, TerminalSize};
@@ -74,19 +76,28 @@ impl Idle {
         self.gate.send(&Order::Prepare(what), None).map_err(|error| lost(&error))
     }
 
-    /// Starts the program. `name` is what people call it.
-    pub(crate) fn launch(
-        self,
-        spec: Spec,
-        stdin: Stdin,
-        name: &str,
-    ) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let Self { gate, stdout, stderr } = self;
+    /// Tells it what is to be started, so that it makes all ready for it.
+    pub(crate) fn build(self, spec: Spec, request: &Request) -> Result<Built, LaunchError> {
         let input = io::stdin();
-        let input = (stdin == Stdin::Inherit).then(|| input.as_fd());
-        gate.send(&Order::Start(spec), input).map_err(|error| lost(&error))?;
+        let input = (request.stdin == Stdin::Inherit).then(|| input.as_fd());
+        self.gate.send(&Order::Build(spec), input).map_err(|error| lost(&error))?;
+        Ok(Built { idle: self, name: request.argv.first().cloned().unwrap_or_default() })
+    }
+}
+
+/// A gate that needs but a word to start.
+pub(crate) struct Built {
+    idle: Idle,
+    /// What people call the program.
+    name: String,
+}
+
+impl Staged for Built {
+    fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
+        let Self { idle: Idle { gate, stdout, stderr }, name } = *self;
+        gate.send(&Order::Start, None).map_err(|error| lost(&error))?;
         let report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
-        let terminal = confirm(report, name)?.map(File::from);
+        let terminal = confirm(report, &name)?.map(File::from);
         let outer = terminal.as_ref().map(File::try_clone).transpose();
         let outer = outer.map_err(|error| broken("use its terminal", &error))?;
         if let Some(terminal) = &terminal {

@@ -22,8 +22,9 @@ use super::options::Options;
 use crate::installation::{Installation, read_text};
 use crate::render::{Human, Json, Through};
 use crate::report::advise;
+use crate::signals::{Hearing, Signals};
+use crate::terminal;
 use crate::typing::{self, AtTerminal};
-use crate::{signals, terminal};
 
 /// How long after its time a run's output may still be waiting for its reader.
 const READER_GRACE: Duration = Duration::from_secs(1);
@@ -90,7 +91,8 @@ impl Asked<'_> {
         observer: &mut dyn Observer,
     ) -> anyhow::Result<RunResult> {
         let cancel = Cancel::default();
-        signals::cancel_on_signal(&cancel).context("signals cannot be caught")?;
+        let signals = Some(Signals::catch().context("signals cannot be caught")?);
+        let observer = &mut Hearing { observer, signals, cancel: &cancel };
         terminal::wait_for_readers_until(
             Instant::now() + job.policy.limits.timeout_seconds.duration() + READER_GRACE,
         );

@@ -16,6 +16,7 @@ mod runs;
 mod sandbox;
 mod shell;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
@@ -86,24 +87,25 @@ enum Verb {
     Completions(completions::Args),
 }
 
-impl Verb {
-    /// Whether it starts a run.
-    fn runs(&self) -> bool {
-        matches!(self, Verb::Run(_) | Verb::Exec(_) | Verb::Shell(_) | Verb::Demo(_))
-    }
+/// Whether a command line looks like one that starts a run, and then whether the run is likely to want namespaces. A
+/// guess, for speed alone: whatever it says, the run is as was asked for.
+fn foreseen(mut words: impl Iterator<Item = OsString>) -> Option<bool> {
+    let verb = words.nth(1)?;
+    let runs = ["run", "exec", "shell", "demo"].iter().any(|name| verb == **name);
+    runs.then(|| !words.any(|word| word == "host" || word == "--mode=host"))
 }
 
 pub(crate) use probe::{ARGUMENT as PROBE_ARGUMENT, act as probe};
 
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
+    // Before all else: it is made ready while the rest is read. For a command line that says nothing of a run, or is
+    // wrong, it ends with this process.
+    let gate = foreseen(std::env::args_os()).and_then(gate::ahead);
     let done = match Cli::parse().verb {
         Verb::Completions(args) => completions::completions(&args),
         Verb::Config(config::Verb::Schema) => config::schema(),
-        verb => {
-            let gate = verb.runs().then(gate::ahead).flatten();
-            Installation::discover(gate).and_then(|installation| at_home(verb, &installation))
-        }
+        verb => Installation::discover(gate).and_then(|installation| at_home(verb, &installation)),
     };
     match (done, terminal::unprinted()) {
         (Err(error), _) => report::failure(&error),

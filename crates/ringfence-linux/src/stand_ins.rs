@@ -1,0 +1,189 @@
+//! What stands in a workspace for protected paths that do not exist, while a run lasts.
+//!
+//! Each is marked, so that nobody ever takes it for a person's file or the other way round, and several runs in one
+//! workspace stand on the same ones: the last takes them away, as a lock on the workspace tells. Between runs they are
+//! kept in a place of ours, for moving a file is far cheaper than making and deleting one.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ringfence_core::paths::STAND_IN_MARK;
+use rustix::fs::{CWD, FlockOperation, RenameFlags, XattrFlags, flock, renameat_with};
+use rustix::io::Errno;
+
+use crate::layout::{Placeholder, StandIn};
+
+/// How long others may hold on to a workspace while they take stand-ins away.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often to ask again.
+const LOCK_AGAIN: Duration = Duration::from_millis(2);
+/// No stand-in is longer.
+const LONGEST: u64 = 16;
+
+/// Stand-ins of one run, and its share of the workspace. Dropping it takes them away if no other run stands on them.
+#[derive(Debug)]
+pub struct StandIns {
+    wanted: Vec<Placeholder>,
+    kept: PathBuf,
+    workspace: File,
+}
+
+impl StandIns {
+    /// A share of a workspace, before anybody looks at what is in it. Unused ones are kept in the directory `kept`.
+    pub fn share(workspace: &Path, kept: &Path) -> io::Result<Self> {
+        let workspace = File::open(workspace)?;
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match flock(&workspace, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => return Ok(Self { wanted: Vec::new(), kept: kept.to_owned(), workspace }),
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                    let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
+                    let _ = rustix::event::poll(&mut [], pause.as_ref());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// From now on these are taken away at the end.
+    pub fn answer_for(&mut self, wanted: Vec<Placeholder>) {
+        self.wanted = wanted;
+    }
+
+    /// Gives up the share: somebody else has one of its own, and takes them away if it can.
+    pub fn entrust(&self) {
+        let _ = flock(&self.workspace, FlockOperation::Unlock);
+    }
+
+    /// Makes those that are not there yet. Each comes with its mark: it is made aside and then put in its place, so
+    /// that no other run ever takes it for a person's file.
+    pub(crate) fn place(&self) -> io::Result<()> {
+        for (index, placeholder) in self.wanted.iter().enumerate() {
+            if fs::symlink_metadata(&placeholder.path).is_ok() || self.take_kept(index, placeholder) {
+                continue;
+            }
+            let name = format!(".ringfence-{}-{index}", std::process::id());
+            let aside =
+                Placeholder { path: placeholder.path.with_file_name(name), kind: placeholder.kind.clone() };
+            let put = make(&aside).and_then(|()| Ok(put(&aside.path, &placeholder.path)?));
+            if let Err(error) = put {
+                take_away(&aside);
+                // If somebody was faster, all is well.
+                if error.kind() != io::ErrorKind::AlreadyExists {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where one is kept between runs.
+    fn slot(&self, index: usize, kind: &StandIn) -> PathBuf {
+        self.kept.join(match kind {
+            StandIn::Directory => format!("{index}-directory"),
+            StandIn::File(text) => {
+                let text: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+                format!("{index}-file-{text}")
+            }
+        })
+    }
+
+    /// Puts one in its place that was kept. Not all file systems are the same, and not every slot is full.
+    fn take_kept(&self, index: usize, placeholder: &Placeholder) -> bool {
+        put(&self.slot(index, &placeholder.kind), &placeholder.path).is_ok()
+    }
+
+    /// Keeps one for later, or deletes it.
+    fn remove(&self, index: usize, placeholder: &Placeholder) {
+        let slot = self.slot(index, &placeholder.kind);
+        if !as_made(placeholder) {
+            return;
+        }
+        let mut kept = put(&placeholder.path, &slot);
+        if kept == Err(Errno::NOENT) && fs::DirBuilder::new().mode(0o700).create(&self.kept).is_ok() {
+            kept = put(&placeholder.path, &slot);
+        }
+        if kept.is_err() {
+            take_away(placeholder);
+        } else if !as_made(&Placeholder { path: slot.clone(), kind: placeholder.kind.clone() }) {
+            // Somebody wrote to it at this very moment.
+            let _ = put(&slot, &placeholder.path);
+        }
+    }
+}
+
+impl Drop for StandIns {
+    fn drop(&mut self) {
+        if flock(&self.workspace, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // The innermost first.
+            for (index, placeholder) in self.wanted.iter().enumerate().rev() {
+                if is_marked(&placeholder.path) {
+                    self.remove(index, placeholder);
+                }
+            }
+        }
+    }
+}
+
+/// Whether something stands in for a path, whoever has made it and whenever. A person's own file has no mark, however
+/// empty it is; and what has a mark and is not as a stand-in is made was marked by somebody else.
+pub fn is_stand_in(path: &Path) -> bool {
+    let small = |path: &Path| {
+        let data = fs::symlink_metadata(path)?;
+        Ok::<_, io::Error>(match data.is_dir() {
+            true => fs::read_dir(path)?.next().is_none(),
+            false => data.is_file() && data.len() <= LONGEST,
+        })
+    };
+    is_marked(path) && small(path).unwrap_or(false)
+}
+
+fn is_marked(path: &Path) -> bool {
+    rustix::fs::lgetxattr(path, STAND_IN_MARK, &mut [0u8; 8]).is_ok()
+}
+
+/// Moves something to where nothing is.
+fn put(from: &Path, to: &Path) -> Result<(), Errno> {
+    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+}
+
+/// Makes a stand-in and marks it.
+fn make(placeholder: &Placeholder) -> io::Result<()> {
+    match &placeholder.kind {
+        StandIn::Directory => fs::create_dir(&placeholder.path)?,
+        StandIn::File(text) => {
+            let file = fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path);
+            file.and_then(|mut file| file.write_all(text.as_bytes()))?;
+        }
+    }
+    rustix::fs::setxattr(&placeholder.path, STAND_IN_MARK, b"1", XattrFlags::empty()).map_err(|error| {
+        io::Error::other(format!("this file system has no marks for files (user.*): {error}"))
+    })
+}
+
+/// Takes something away that is as a stand-in is made.
+fn take_away(placeholder: &Placeholder) {
+    let _ = match &placeholder.kind {
+        StandIn::Directory => fs::remove_dir(&placeholder.path),
+        StandIn::File(_) if as_made(placeholder) => fs::remove_file(&placeholder.path),
+        StandIn::File(_) => Ok(()),
+    };
+}
+
+/// Whether something is just what a stand-in is.
+fn as_made(placeholder: &Placeholder) -> bool {
+    let path = &placeholder.path;
+    let Ok(data) = fs::symlink_metadata(path) else { return false };
+    match &placeholder.kind {
+        StandIn::Directory => {
+            data.is_dir() && fs::read_dir(path).is_ok_and(|mut inside| inside.next().is_none())
+        }
+        StandIn::File(text) => {
+            let like_it = data.is_file() && data.len() == text.len() as u64;
+            like_it && (text.is_empty() || fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes()))
+        }
+    }
+}
