@@ -17,11 +17,32 @@ const SLOW: Duration = Duration::from_millis(100);
 const AT_ONCE: usize = 100;
 const AT_ONCE_ROUNDS: usize = 5;
 
-/// The same namespaces and the same kind of root.
+/// The same namespaces and the barest root in which programs start.
 const BWRAP: &str = "bwrap --unshare-all --die-with-parent --new-session --cap-drop ALL --ro-bind /usr /usr \
                      --ro-bind /etc /etc --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 \
                      --proc /proc --dev /dev --tmpfs /tmp --tmpfs /run --tmpfs /home --bind . /workspace \
                      --chdir /workspace";
+/// What `native` also hides or holds, where it is on this machine.
+const HIDDEN: [&str; 14] = [
+    "/etc/security/opasswd",
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/proc/slabinfo",
+    "/proc/kpagecount",
+    "/proc/kpagecgroup",
+    "/proc/pagetypeinfo",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/timer_list",
+    "/proc/vmallocinfo",
+    "/proc/kpageflags",
+];
+const HIDDEN_DIRECTORIES: [&str; 5] = ["/etc/ssh", "/etc/ssl/private", "/var/tmp", "/root", "/opt"];
+const HELD_DIRECTORIES: [&str; 3] = [".git", ".claude", ".codex"];
+const HELD: [&str; 7] =
+    [".gitmodules", ".ringfence", "opencode.json", ".mcp.json", ".vscode", ".idea", ".envrc"];
 const HAKONIWA: &str = "hakoniwa run --unshare-all --devfs /dev --tmpfs /tmp --bindmount-rw .:/workspace --";
 const DOCKER: &str = "docker run --rm --network none --cap-drop ALL --security-opt no-new-privileges --read-only \
                       --tmpfs /tmp -v .:/workspace -w /workspace";
@@ -77,6 +98,11 @@ impl Place {
         std::fs::create_dir_all(&place.codex)?;
         Ok(place)
     }
+
+    /// A workspace in which all that is held exists.
+    fn held(&self) -> PathBuf {
+        self.work.with_file_name("held")
+    }
 }
 
 impl Drop for Place {
@@ -92,7 +118,7 @@ pub(crate) fn bench() -> anyhow::Result<()> {
     println!("binary, stripped: {:.1} MiB (goal: below 25)", bytes as f64 / f64::from(1 << 20));
     let place = Place::new()?;
     start_of_the_binary(&binary, &place)?;
-    let peers = peers(&binary);
+    let peers = peers(&binary, &place)?;
     one_at_a_time(&peers, &place)?;
     many_at_once(&peers, &place)
 }
@@ -128,7 +154,7 @@ fn start_of_the_binary(binary: &Path, place: &Place) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn peers(binary: &Path) -> Vec<Peer> {
+fn peers(binary: &Path, place: &Place) -> anyhow::Result<Vec<Peer>> {
     let ours = binary.display().to_string();
     let image = docker_image();
     let docker = image.map(|image| format!("{DOCKER} {image}"));
@@ -137,6 +163,7 @@ fn peers(binary: &Path) -> Vec<Peer> {
         Some(("ringfence native", format!("{ours} exec --mode native --"), vec![&*ours, "--version"])),
         Some(("ringfence host", format!("{ours} exec --mode host --"), vec![&*ours, "--version"])),
         Some(("bwrap", BWRAP.to_owned(), vec!["bwrap", "--version"])),
+        Some(("bwrap, same root", same_root(place)?, vec!["bwrap", "--version"])),
         Some(("hakoniwa", HAKONIWA.to_owned(), vec!["hakoniwa", "--version"])),
         Some(("codex sandbox", "codex sandbox --".to_owned(), vec!["codex", "--version"])),
         Some(("srt", "srt".to_owned(), vec!["srt", "--version"])),
@@ -152,7 +179,31 @@ fn peers(binary: &Path) -> Vec<Peer> {
     if !found.iter().any(|peer| peer.name == "docker run") {
         println!("docker run is not measured: no engine answers, or it has no image");
     }
-    found
+    Ok(found)
+}
+
+/// The same namespaces, and the same paths hidden and held. They have to be there: it would leave behind what it makes.
+fn same_root(place: &Place) -> anyhow::Result<String> {
+    let held = place.held();
+    std::fs::create_dir_all(&held)?;
+    for name in HELD_DIRECTORIES {
+        std::fs::create_dir_all(held.join(name))?;
+    }
+    for name in HELD {
+        std::fs::File::create(held.join(name))?;
+    }
+    let there = |path: &&&str| Path::new(path).exists();
+    let mut words = BWRAP.replace("--bind .", &format!("--bind {}", held.display()));
+    for path in HIDDEN.iter().filter(there) {
+        words += &format!(" --ro-bind /dev/null {path}");
+    }
+    for path in HIDDEN_DIRECTORIES.iter().filter(there) {
+        words += &format!(" --tmpfs {path}");
+    }
+    for name in HELD_DIRECTORIES.iter().chain(&HELD) {
+        words += &format!(" --ro-bind {0}/{name} /workspace/{name}", held.display());
+    }
+    Ok(words)
 }
 
 /// Any image of a running engine: the program that is run is in every one.

@@ -104,6 +104,10 @@ pub trait Observer {
     fn event(&mut self, event: &Event) -> io::Result<()>;
     /// The run printed something, as it is.
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+    /// The program runs.
+    fn started(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// The run has a terminal, to be typed on.
     fn terminal(&mut self, _: Box<dyn Terminal>) {}
 }
@@ -395,6 +399,9 @@ fn attempt(
         Err(error) => return not_launched(job, &error),
     };
     cancel.arm(&sandbox.stopper());
+    if let Err(error) = watchers.observer.started() {
+        return End::stopped(unread(&error));
+    }
     if let Some(terminal) = sandbox.terminal() {
         watchers.observer.terminal(terminal);
     }

@@ -58,10 +58,13 @@ pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
     let (stdout, their_stdout) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (stderr, their_stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let elsewhere = Elsewhere(sched_getaffinity(None).ok());
+    let here = sched_getcpu();
     // SAFETY: with one thread the copy is whole.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
+            // Whichever of the two goes on first.
+            elsewhere.leave(here, None);
             drop((control, stdout, stderr));
             let ends = [OwnedFd::from(theirs), their_stdout, their_stderr];
             let code = become_gate(ends).map_or(125, |()| gate(elsewhere));
@@ -70,7 +73,7 @@ pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
         }
         pid => {
             let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
-            elsewhere.send(pid);
+            elsewhere.leave(here, Some(pid));
             Ok(Started { pid, control, stdout, stderr })
         }
     }
@@ -81,12 +84,12 @@ pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
 pub struct Elsewhere(Option<CpuSet>);
 
 impl Elsewhere {
-    /// Sends a process away from the processor that this one uses.
-    fn send(self, pid: Pid) {
+    /// Takes a process away from a processor, if there is another.
+    fn leave(self, processor: usize, pid: Option<Pid>) {
         let Some(mut others) = self.0 else { return };
-        others.unset(sched_getcpu());
+        others.unset(processor);
         if others.count() > 0 {
-            let _ = sched_setaffinity(Some(pid), &others);
+            let _ = sched_setaffinity(pid, &others);
         }
     }
 

@@ -24,7 +24,7 @@ impl Signals {
     }
 }
 
-/// Whoever watches a run, and hears signals from its first event on: a thread takes time that the start of a run has not.
+/// Whoever watches a run, and hears signals once it runs: a thread takes time that the start of a run has not.
 pub(crate) struct Hearing<'a> {
     pub(crate) observer: &'a mut dyn Observer,
     pub(crate) signals: Option<Signals>,
@@ -32,10 +32,14 @@ pub(crate) struct Hearing<'a> {
 }
 
 impl Observer for Hearing<'_> {
-    fn event(&mut self, event: &Event) -> io::Result<()> {
+    fn started(&mut self) -> io::Result<()> {
         if let Some(signals) = self.signals.take() {
             cancel_on(signals, self.cancel.clone())?;
         }
+        self.observer.started()
+    }
+
+    fn event(&mut self, event: &Event) -> io::Result<()> {
         self.observer.event(event)
     }
 
