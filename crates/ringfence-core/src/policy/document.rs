@@ -46,6 +46,7 @@ pub const KEYS: &[Key] = &[
     key("files.deny", Kind::Globs, "globs in the workspace that must not be read"),
     key("network.mode", Kind::Choice(&["none", "allow", "open"]), "nothing, the named hosts, everything"),
     key("network.allow", Kind::Hosts, "the named hosts, besides those that the agent CLI needs"),
+    key("network.deny", Kind::Hosts, "hosts that are never reached, whatever is allowed"),
     key("env.allow", Kind::EnvNames, "variables that may be seen"),
     key(
         "credentials",

@@ -3,18 +3,19 @@
 //! One canonical form, made when the rule is read, so that what is compared later is what was written here.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+use super::host::{BadHost, Host, split_port};
 
 /// A host, or all hosts below one, at one port or at the ordinary ones.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostRule {
     below: bool,
-    host: String,
+    host: Host,
     port: Option<NonZeroU16>,
 }
 
@@ -38,55 +39,35 @@ impl FromStr for HostRule {
             None => (false, text),
         };
         let (host, port) = split_port(rest).ok_or_else(|| bad("the port is not a number from 1 to 65535"))?;
-        let host = host.to_ascii_lowercase();
-        let (host, is_address) = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(address) => {
-                let address: Ipv6Addr = address.parse().map_err(|_| bad("it is not an IPv6 address"))?;
-                (format!("[{address}]"), true)
-            }
-            None if !is_name(&host) => {
-                return Err(bad("a host is made of letters, digits, `-` and single dots"));
-            }
-            // What ends in a number is an address to some readers, in forms that others do not know.
-            None if ends_in_number(&host) => {
-                let address: Ipv4Addr = host.parse().map_err(|_| bad("it is not an IPv4 address"))?;
-                (address.to_string(), true)
-            }
-            None => (host, false),
-        };
-        if below && is_address {
+        let host: Host = host.parse().map_err(|BadHost { why }| bad(why))?;
+        if below && matches!(host, Host::Address(_)) {
             return Err(bad("an address has nothing below it"));
         }
         Ok(Self { below, host, port })
     }
 }
 
-fn split_port(text: &str) -> Option<(&str, Option<NonZeroU16>)> {
-    let host_end = text.rfind(']').map_or(0, |end| end + 1);
-    match text[host_end..].rfind(':') {
-        None => Some((text, None)),
-        Some(colon) => {
-            let port = &text[host_end + colon + 1..];
-            let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-            digits.then(|| port.parse().ok()).flatten().map(|port| (&text[..host_end + colon], Some(port)))
-        }
+impl HostRule {
+    /// The ports of a rule that names none.
+    pub const ORDINARY_PORTS: [u16; 2] = [80, 443];
+
+    /// Whether it means this host at this port.
+    pub fn matches(&self, host: &Host, port: u16) -> bool {
+        let port = self.port.map_or(Self::ORDINARY_PORTS.contains(&port), |named| named.get() == port);
+        let host = match (self.below, host, &self.host) {
+            (false, host, named) => host == named,
+            (true, Host::Name(name), Host::Name(above)) => {
+                name.strip_suffix(above.as_str()).is_some_and(|rest| rest.ends_with('.'))
+            }
+            (true, ..) => false,
+        };
+        host && port
     }
-}
 
-/// DNS labels only: no NUL, no trailing dot, no empty label, nothing that two readers could read differently.
-fn is_name(host: &str) -> bool {
-    host.len() <= 253
-        && host.split('.').all(|label| {
-            (1..=63).contains(&label.len())
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        })
-}
-
-fn ends_in_number(host: &str) -> bool {
-    let last = host.rsplit('.').next().unwrap_or_default();
-    last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x")
+    /// Whether it names a port.
+    pub fn names_port(&self) -> bool {
+        self.port.is_some()
+    }
 }
 
 impl fmt::Display for HostRule {

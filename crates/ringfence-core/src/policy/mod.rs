@@ -4,6 +4,8 @@
 //! into promises and refuses where a mode cannot keep them.
 
 mod document;
+mod egress;
+mod host;
 mod host_rule;
 mod preset;
 
@@ -12,6 +14,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 pub use document::{KEYS, PolicyError, parse};
+pub use egress::{Denial, Verdict};
+pub use host::{BadHost, Host, is_public, parse_authority};
 pub use host_rule::{BadHostRule, HostRule};
 pub use preset::{Preset, UnknownPreset};
 
@@ -79,6 +83,8 @@ pub struct Network {
     pub mode: NetworkMode,
     /// With `allow`: the hosts, besides those that the agent CLI needs. Empty allows nothing more.
     pub allow: Vec<HostRule>,
+    /// Hosts that are never reached, whatever else is said.
+    pub deny: Vec<HostRule>,
 }
 
 /// The rule of the network.
