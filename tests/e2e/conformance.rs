@@ -51,6 +51,8 @@ impl Subject {
             layer: None,
             stdin: Stdin::Empty,
             needed_hosts: Vec::new(),
+            door: None,
+            files: Vec::new(),
         };
         resolve(request, &self.backend.capabilities()).expect("the mode keeps its own default policy")
     }

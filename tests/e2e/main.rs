@@ -11,6 +11,7 @@ mod fallback;
 mod findings;
 mod limits;
 mod native;
+mod outside;
 mod overlay;
 mod probes;
 mod process_tree;

@@ -16,6 +16,7 @@ pub(crate) struct Place {
     env: BTreeMap<String, String>,
 }
 
+#[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,

@@ -11,14 +11,15 @@ use serde_json::Value;
 use crate::shell::{read, root};
 
 /// Which crates a crate may depend on, tests aside. What is not here is not allowed.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("ringfence-core", &[]),
     ("ringfence-gate", &[]),
     ("ringfence-linux", &["ringfence-core", "ringfence-gate"]),
     ("ringfence-agents", &["ringfence-core"]),
     ("ringfence-store", &["ringfence-core"]),
     ("ringfence-backends", &["ringfence-core", "ringfence-gate", "ringfence-linux"]),
-    ("ringfence-engine", &["ringfence-core", "ringfence-agents", "ringfence-store"]),
+    ("ringfence-egress", &["ringfence-core"]),
+    ("ringfence-engine", &["ringfence-core", "ringfence-agents", "ringfence-egress", "ringfence-store"]),
     (
         "ringfence",
         &[
@@ -26,6 +27,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
             "ringfence-gate",
             "ringfence-linux",
             "ringfence-agents",
+            "ringfence-egress",
             "ringfence-store",
             "ringfence-backends",
             "ringfence-engine",

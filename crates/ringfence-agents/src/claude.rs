@@ -36,6 +36,7 @@ const FACTS: Facts = Facts {
     login: Login {
         env: &["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"],
         paths: &[".claude/.credentials.json", ".config/claude"],
+        providers: &["anthropic", "claude"],
         remedy: "run `claude /login`, or set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
     },
 };

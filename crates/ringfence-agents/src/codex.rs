@@ -26,6 +26,7 @@ const FACTS: Facts = Facts {
     login: Login {
         env: &["CODEX_API_KEY", "OPENAI_API_KEY"],
         paths: &[".codex/auth.json"],
+        providers: &["openai", "chatgpt"],
         remedy: "run `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY",
     },
 };

@@ -54,13 +54,15 @@ pub struct Login {
     pub env: &'static [&'static str],
     /// Files and directories below the home that hold one.
     pub paths: &'static [&'static str],
+    /// The broker's providers that know them, the strongest first.
+    pub providers: &'static [&'static str],
     /// How to log in.
     pub remedy: &'static str,
 }
 
 impl Login {
     /// Of a program that needs none.
-    const NONE: Login = Login { env: &[], paths: &[], remedy: "" };
+    const NONE: Login = Login { env: &[], paths: &[], providers: &[], remedy: "" };
 }
 
 /// What is asked of an agent CLI.

@@ -38,6 +38,7 @@ const FACTS: Facts = Facts {
             "OPENCODE_API_KEY",
         ],
         paths: &[".local/share/opencode/auth.json"],
+        providers: &["opencode"],
         remedy: "run `opencode auth login`, or set the provider's key",
     },
 };

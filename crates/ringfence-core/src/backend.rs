@@ -4,6 +4,8 @@
 //! over a socket brings its own runtime and hides it here.
 
 use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -84,10 +86,24 @@ pub trait Sandbox: Send {
     /// What to end it by, from any thread.
     fn stopper(&self) -> Arc<dyn Stopper>;
 
+    /// Where the run comes to the broker, once, if the plan asked for a door.
+    fn door(&mut self) -> Option<Door> {
+        None
+    }
+
     /// What to type on, once, if the plan asked for a terminal. What it prints comes as output.
     fn terminal(&mut self) -> Option<Box<dyn Terminal>> {
         None
     }
+}
+
+/// Where a run comes to the broker: a listener that nobody but the run can reach.
+#[derive(Debug)]
+pub enum Door {
+    /// At an address of the run's own network.
+    Tcp(TcpListener),
+    /// At a path that the run, or its gate, sees.
+    Unix(UnixListener),
 }
 
 /// The outer end of the terminal of a run.

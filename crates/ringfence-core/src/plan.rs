@@ -1,6 +1,8 @@
 //! Policy + capabilities → plan, or a refusal. The only place where they meet, and pure.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -31,6 +33,27 @@ pub struct Request {
     pub stdin: Stdin,
     /// The hosts without which it cannot work.
     pub needed_hosts: Vec<HostRule>,
+    /// The port of its own loopback at which it finds the broker, if it needs one.
+    pub door: Option<u16>,
+    /// Files that it finds, besides all others.
+    pub files: Vec<GuestFile>,
+}
+
+/// A file that is made for a run.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GuestFile {
+    /// Where, as the run sees it, in a private place.
+    pub path: PathBuf,
+    /// What it holds. No secret: the run reads it.
+    pub text: String,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+impl fmt::Debug for GuestFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GuestFile({}, {} bytes)", self.path.display(), self.text.len())
+    }
 }
 
 /// What a run reads.
@@ -154,6 +177,8 @@ mod tests {
             layer: None,
             stdin: Stdin::Empty,
             needed_hosts: Vec::new(),
+            door: None,
+            files: Vec::new(),
         }
     }
 

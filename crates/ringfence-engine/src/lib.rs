@@ -9,6 +9,7 @@ mod clock;
 mod environment;
 pub mod layer;
 mod lines;
+mod outside;
 mod redact;
 pub mod run;
 mod version;
@@ -16,4 +17,5 @@ mod watch;
 
 pub use cancel::Cancel;
 pub use environment::{Passed, environment};
+pub use outside::{Outside, OutsideError};
 pub use run::{Job, Observer, RunError, Work, run};

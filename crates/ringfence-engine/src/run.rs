@@ -2,24 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
-use ringfence_core::backend::{Backend, ExitStatus, LaunchError, Staged, Terminal};
+use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Staged, Terminal};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
 use ringfence_core::paths::{BadPath, HostPath, PathMapping};
 use ringfence_core::plan::{Plan, Refusal, Request, Stdin, resolve};
-use ringfence_core::policy::{BadHostRule, Credentials, HostRule, Policy};
+use ringfence_core::policy::{BadHostRule, Policy};
 use ringfence_core::record::{RECORD_SCHEMA, Record};
 use ringfence_core::units::Seconds;
+use ringfence_egress::{Broker, Session};
 use ringfence_store::runs::{LogLine, OpenRun, Progress, Runs, RunsError};
 
 use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
 use crate::layer::Layer;
+use crate::outside::{self, Outside, OutsideError};
 use crate::redact::Redactor;
 use crate::watch::{Audience, Watch};
 use crate::{clock, version};
@@ -48,6 +51,8 @@ pub struct Job<'a> {
     pub is_root: bool,
     /// What a person should know of it.
     pub notices: Vec<String>,
+    /// What the broker has to know besides the policy.
+    pub outside: Outside,
     /// What a program reads. Agent CLIs read nothing but what a person types at a terminal.
     pub stdin: Stdin,
 }
@@ -83,7 +88,7 @@ impl Job<'_> {
 }
 
 impl Work<'_> {
-    fn cli(&self) -> Option<&'static dyn AgentCli> {
+    pub(crate) fn cli(&self) -> Option<&'static dyn AgentCli> {
         match self {
             Work::Agent { cli, .. } => Some(*cli),
             Work::Program(_) => None,
@@ -124,6 +129,9 @@ pub enum RunError {
     /// The record could not be written, so the run does not begin.
     #[error("the run was not started, for its record cannot be kept")]
     Store(#[from] RunsError),
+    /// There is no way out for it.
+    #[error(transparent)]
+    Outside(#[from] OutsideError),
     /// The table of agent CLIs names something that is no host.
     #[error("the agent CLI needs a host that cannot be")]
     Host(#[from] BadHostRule),
@@ -143,6 +151,9 @@ impl RunError {
             RunError::Store(_) => {
                 Some("free some space or check the permissions of the state directory".into())
             }
+            RunError::Outside(_) => {
+                Some("log in again, or choose other credentials (`credentials` of the policy)".into())
+            }
             RunError::Invocation(_) | RunError::Host(_) | RunError::Layer(_) | RunError::Name(_) => None,
         }
     }
@@ -158,7 +169,7 @@ pub fn run(
 ) -> Result<RunResult, RunError> {
     let started = Instant::now();
     let run = clock::new_run_id()?;
-    let Planned { plan, redactor, notices } = plan(job, backend, runs, &run)?;
+    let Planned { plan, redactor, notices, session } = plan(job, backend, runs, &run)?;
     let mut open = runs.open(&run)?;
     if job.layer {
         open.make_layer()?;
@@ -179,7 +190,10 @@ pub fn run(
         told = told.and(watchers.tell(event)?);
     }
     let end = match told {
-        Ok(()) => attempt(job, staged, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
+        Ok(()) => {
+            let way = session.map(|session| (session, runs.network(&run)));
+            attempt(job, staged, &plan, &redactor, way, &mut *reader(job), &mut watchers, cancel)
+        }
         Err(error) => End::stopped(unread(&error)),
     };
     let layer = plan.request.layer.as_ref().map(|layer| layer.as_path().to_owned());
@@ -204,6 +218,8 @@ struct Planned {
     plan: Plan,
     redactor: Redactor,
     notices: Vec<String>,
+    /// With the broker, if it is let out.
+    session: Option<Session>,
 }
 
 fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Result<Planned, RunError> {
@@ -214,6 +230,14 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         let tmp = if backend.mode().isolates() { "/tmp".into() } else { runs.tmp(run).display().to_string() };
         passed.env.insert("TMPDIR".into(), tmp);
     }
+    let base_url = match &job.work {
+        Work::Agent { base_url, .. } => *base_url,
+        Work::Program(_) => None,
+    };
+    let credentials = outside::credentials(job, base_url)?;
+    for credential in &credentials {
+        passed.env.extend(credential.inside().env.clone());
+    }
     let line = command_line(job, &passed.env)?;
     for (name, value) in line.env {
         passed.env.entry(name).or_insert(value);
@@ -223,11 +247,17 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
             passed.env.insert(name, value);
         }
     }
-    let needed: Result<Vec<HostRule>, BadHostRule> = match (cli, job.policy.credentials) {
-        // Whoever works without credentials does not speak to a model.
-        (None, _) | (_, Credentials::None) => Ok(Vec::new()),
-        (Some(cli), _) => cli.facts().hosts.iter().map(|host| host.parse()).collect(),
-    };
+    let needed = outside::needed_hosts(cli, &job.policy, &credentials)?;
+    let mut policy = job.policy.clone();
+    policy.network.allow.extend(needed.iter().cloned());
+    let session = outside::session(job, &policy, credentials)?;
+    let mut files = Vec::new();
+    if let Some(session) = &session {
+        let home = passed.env.get("HOME").map(PathBuf::from).unwrap_or_default();
+        let (inside, made) = outside::inside(job, session, &home);
+        files = made;
+        passed.env.extend(inside.env.into_iter().filter(|(name, _)| !job.given_env.contains_key(name)));
+    }
     let redactor =
         Redactor::new(passed.secret.iter().filter_map(|name| passed.env.get(name)).map(String::as_str));
     let request = Request {
@@ -239,10 +269,12 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         workspace: job.workspace.clone(),
         layer: job.layer.then(|| HostPath::new(runs.layer(run))).transpose()?,
         stdin: if cli.is_some() && !job.at_terminal() { Stdin::Empty } else { job.stdin },
-        needed_hosts: needed?,
+        needed_hosts: needed,
+        door: session.is_some().then_some(outside::PORT),
+        files,
     };
     let notices = job.notices.iter().cloned().chain(line.notices).collect();
-    Ok(Planned { plan: resolve(request, &backend.capabilities())?, redactor, notices })
+    Ok(Planned { plan: resolve(request, &backend.capabilities())?, redactor, notices, session })
 }
 
 fn command_line(job: &Job<'_>, env: &BTreeMap<String, String>) -> Result<CommandLine, InvocationError> {
@@ -385,11 +417,19 @@ mod exit_code {
     pub(super) const UNREAD: u8 = 141;
 }
 
+/// The broker at the door of a sandbox. A sandbox without the door that it was to have is not left to itself.
+fn open_broker(door: Option<Door>, session: Session, audit: &Path) -> Result<Broker, Failure> {
+    let failed = |message: String| Failure::new(FailureClass::Unknown, message);
+    let door = door.ok_or_else(|| failed("the sandbox has no way to the broker".into()))?;
+    Broker::open(door, session, audit).map_err(|error| failed(causes(&error)))
+}
+
 fn attempt(
     job: &Job<'_>,
     staged: Result<Box<dyn Staged>, LaunchError>,
     plan: &Plan,
     redactor: &Redactor,
+    way: Option<(Session, PathBuf)>,
     reader: &mut dyn Reader,
     watchers: &mut Watchers<'_>,
     cancel: &Cancel,
@@ -397,6 +437,10 @@ fn attempt(
     let mut sandbox = match staged.and_then(Staged::start) {
         Ok(sandbox) => sandbox,
         Err(error) => return not_launched(job, &error),
+    };
+    let _broker = match way.map(|(session, audit)| open_broker(sandbox.door(), session, &audit)).transpose() {
+        Ok(broker) => broker,
+        Err(failure) => return End::stopped(failure),
     };
     cancel.arm(&sandbox.stopper());
     if let Err(error) = watchers.observer.started() {

@@ -39,6 +39,8 @@ pub struct Spawned {
     pub pid: Pid,
     /// The outer end of its terminal, if it has one.
     pub terminal: Option<OwnedFd>,
+    /// The listener at which it comes to the broker, if it has one.
+    pub door: Option<OwnedFd>,
 }
 
 /// Why nothing runs.
@@ -98,7 +100,7 @@ pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Spawned>
         (None, None) => Some(File::open("/dev/null")?.into()),
     };
     let program = Program::new(spec, stdin.as_ref(), inner.as_ref())?;
-    Ok(Spawned { pid: program.start()?, terminal: outer })
+    Ok(Spawned { pid: program.start()?, terminal: outer, door: None })
 }
 
 /// A new terminal: its outer and its inner end.

@@ -66,6 +66,8 @@ pub enum Signal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
+    /// Where it comes to the broker; the listener comes along. Before it runs.
+    Door,
     /// It runs.
     Started {
         /// Its process.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -65,6 +66,11 @@ fn build_and_start(
     }
     let Some((Told::Rest { sandbox, spec }, stdin)) = hear(line)? else { return Ok(None) };
     elsewhere.over();
+    // Before the filter, and on the loopback of the sandbox alone.
+    if let Some(port) = sandbox.door {
+        let listener = open_door(port).map_err(wrong("open the way to the broker"))?;
+        send(line, &Word::Door, Some(listener.as_fd())).map_err(|error| Word::Failed(error.to_string()))?;
+    }
     finish(&base, &mut kernel, &sandbox)?;
     let Some((Told::Start, _)) = hear(line)? else { return Ok(None) };
     match spawn_program(&spec, stdin) {
@@ -164,6 +170,18 @@ fn map_ids((user, group): (u32, u32)) -> io::Result<()> {
 fn write_file(path: &str, text: &str) -> io::Result<()> {
     use io::Write;
     fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}
+
+/// How many may wait to be let in.
+const WAITING: i32 = 1024;
+
+/// A listener that the broker will serve. Whoever comes earlier waits.
+fn open_door(port: u16) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    listen(&socket, WAITING)?;
+    Ok(socket)
 }
 
 /// Programs expect to reach themselves.

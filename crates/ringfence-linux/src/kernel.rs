@@ -54,6 +54,8 @@ pub trait Kernel {
         layer: &Path,
         target: &Path,
     ) -> Result<(), KernelError>;
+    /// Makes a file with this text, and the directories above it.
+    fn write(&mut self, target: &Path, text: &str, mode: u32) -> Result<(), KernelError>;
     /// Puts a text in the place of a file.
     fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError>;
     /// Holds what is there in its place.
@@ -107,6 +109,7 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
                 kernel.overlay(lower, *identity, layer, target)?;
             }
             Step::Text { target, text } => kernel.text(target, text)?,
+            Step::File { target, text, mode } => kernel.write(target, text, *mode)?,
             Step::Hold { target, access } => kernel.hold(target, *access)?,
             Step::MaskFile { target } => kernel.bind(Path::new(EMPTY_FILE), target, Access::Read)?,
             Step::MaskDirectory { target } => {
@@ -299,6 +302,14 @@ impl Kernel for Linux {
             .map_err(failed("mount", target))
     }
 
+    fn write(&mut self, target: &Path, text: &str, mode: u32) -> Result<(), KernelError> {
+        if let Some(parent) = target.parent() {
+            self.directory(parent)?;
+        }
+        let written = touch(target, mode).and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(failed("write", target))
+    }
+
     fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError> {
         let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
         bind_tree(target, target, set).map_err(failed("hold", target))
@@ -435,6 +446,9 @@ impl Kernel for Recorder {
         target: &Path,
     ) -> Result<(), KernelError> {
         self.note(format!("overlay {} under {} on {}", lower.display(), layer.display(), target.display()))
+    }
+    fn write(&mut self, target: &Path, text: &str, mode: u32) -> Result<(), KernelError> {
+        self.note(format!("write {} bytes to {} {mode:o}", text.len(), target.display()))
     }
     fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError> {
         self.note(format!("text {text:?} on {}", target.display()))

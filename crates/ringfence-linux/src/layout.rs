@@ -41,6 +41,8 @@ pub struct Sandbox {
     pub placeholders: Vec<Placeholder>,
     /// Where unused ones are kept.
     pub kept: PathBuf,
+    /// The port of its own loopback at which it comes to the broker.
+    pub door: Option<u16>,
 }
 
 /// One thing that is done to build a root. Targets are paths of the new root, sources paths of the old one.
@@ -92,6 +94,15 @@ pub enum Step {
         target: PathBuf,
         /// What may be done with it.
         access: Access,
+    },
+    /// A file of its own, in a private place, with this text.
+    File {
+        /// Where.
+        target: PathBuf,
+        /// What.
+        text: String,
+        /// Its permissions.
+        mode: u32,
     },
     /// A text in the place of a file.
     Text {

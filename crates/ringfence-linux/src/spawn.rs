@@ -34,6 +34,8 @@ pub(crate) enum Told {
 /// What the first process of a sandbox says to the gate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Word {
+    /// The listener at which the program comes to the broker. It comes along.
+    Door,
     /// The program runs.
     Started,
     /// The program could not be started.
@@ -90,16 +92,22 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts the program. With it comes the outer end of its terminal, if it has one.
-    pub fn start(&mut self) -> Result<Option<OwnedFd>, SpawnError> {
+    /// Starts the program. With it come the outer end of its terminal and its way to the broker, as far as it has them.
+    pub fn start(&mut self) -> Result<(Option<OwnedFd>, Option<OwnedFd>), SpawnError> {
         let sent = send(&self.line, &Told::Start, None);
-        match receive(&self.line)? {
-            Some((Word::Started, terminal)) => Ok(terminal),
+        let mut door = None;
+        let mut word = receive(&self.line)?;
+        if let Some((Word::Door, listener)) = word {
+            door = listener;
+            word = receive(&self.line)?;
+        }
+        match word {
+            Some((Word::Started, terminal)) => Ok((terminal, door)),
             Some((Word::CannotStart { os_error }, _)) => {
                 Err(SpawnError::Program(io::Error::from_raw_os_error(os_error)))
             }
             Some((Word::Failed(why), _)) => Err(SpawnError::Build(why)),
-            Some((Word::Ended { .. }, _)) | None => {
+            Some((Word::Ended { .. } | Word::Door, _)) | None => {
                 sent?;
                 Err(SpawnError::Build("its first process ended at once".into()))
             }

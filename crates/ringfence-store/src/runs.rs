@@ -124,6 +124,11 @@ impl Runs {
         self.root.join(run.as_str()).join("tmp")
     }
 
+    /// Where a run keeps what it reached and what it was denied.
+    pub fn network(&self, run: &RunId) -> PathBuf {
+        self.root.join(run.as_str()).join("network.jsonl")
+    }
+
     /// Where a run keeps what it wrote in its workspace, if that did not go into the workspace itself.
     pub fn layer(&self, run: &RunId) -> PathBuf {
         self.root.join(run.as_str()).join("layer")

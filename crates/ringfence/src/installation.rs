@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
 use ringfence_backends::{GateProgram, Surroundings, settings_keys};
-use ringfence_core::config::{Document, Keys, Layer, Layers, Settings, Source, environment_layer};
+use ringfence_core::config::{
+    BrokerSettings, Document, Keys, Layer, Layers, Settings, Source, environment_layer,
+};
+use ringfence_engine::Outside;
 use ringfence_gate::Started;
 use ringfence_store::runs::Runs;
 
@@ -140,6 +143,20 @@ impl Installation {
                 ready: self.gate.clone(),
             },
         }
+    }
+
+    /// What the broker has to know.
+    pub(crate) fn outside(&self, settings: &BrokerSettings) -> anyhow::Result<Outside> {
+        let connect_to = settings.connect_to.join(",").parse().context("broker.connect_to")?;
+        let roots = match &settings.ca_file {
+            None => Vec::new(),
+            Some(path) => {
+                let text = read_text(&self.expand(path))?;
+                let named = || format!("broker.ca_file: {} is not there", path.display());
+                vec![text.with_context(named)?]
+            }
+        };
+        Ok(Outside { home: self.home.clone(), connect_to, roots })
     }
 
     /// The runs of this installation.

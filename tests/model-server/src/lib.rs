@@ -25,9 +25,11 @@
 mod anthropic;
 mod chat;
 mod dialect;
+mod front;
 mod responses;
 mod script;
 mod server;
 
+pub use front::Front;
 pub use script::{Script, ScriptError, Step, Usage};
 pub use server::{Options, Recorded, Server};

@@ -156,6 +156,12 @@ impl Server {
         format!("http://{}", self.address)
     }
 
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// All requests so far.
     #[must_use]
     pub fn requests(&self) -> Vec<Recorded> {

@@ -122,6 +122,7 @@ pub(super) fn sandbox(
         identity: Some(survey.identity),
         placeholders: Vec::new(),
         kept: PathBuf::new(),
+        door: None,
     })
 }
 

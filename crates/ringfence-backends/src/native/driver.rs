@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use ringfence_core::backend::{Backend, Happening, LaunchError, Sandbox, Staged, Stopper, Terminal};
+use ringfence_core::backend::{Backend, Door, Happening, LaunchError, Sandbox, Staged, Stopper, Terminal};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
@@ -53,6 +53,10 @@ impl Sandbox for Traceless<dyn Sandbox> {
 
     fn stopper(&self) -> Arc<dyn Stopper> {
         self.run.stopper()
+    }
+
+    fn door(&mut self) -> Option<Door> {
+        self.run.door()
     }
 
     fn terminal(&mut self) -> Option<Box<dyn Terminal>> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::paths::HostPath;
-use ringfence_core::plan::{Plan, Request};
+use ringfence_core::plan::{GuestFile, Plan, Request};
 use ringfence_core::policy::{Limits, NetworkMode, Reach, WorkspaceAccess};
 use ringfence_gate::Spec;
 use ringfence_linux::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step};
@@ -112,6 +112,10 @@ impl Builder {
 fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
     let files = &request.policy.files;
     let mut builder = Builder { grants: granted(base), ..Builder::default() };
+    for file in &request.files {
+        let GuestFile { path, text, mode } = file.clone();
+        builder.steps.push(Step::File { target: path, text, mode });
+    }
     if let Some(tree) = &survey.program_tree
         && !tree.starts_with(request.workspace.host().as_path())
     {
@@ -155,6 +159,7 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
         cwd: request.workspace.guest().as_path().to_owned(),
         placeholders: placeholders(request, survey),
         kept: PathBuf::new(),
+        door: request.door,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence_core::backend::{
-    Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Staged, Stopper, Terminal,
+    Door, Exit, ExitStatus, Happening, LaunchError, Limit, Sandbox, Staged, Stopper, Terminal,
 };
 use ringfence_core::event::Stream;
 use ringfence_core::failure::{Failure, FailureClass};
@@ -96,7 +96,12 @@ impl Staged for Built {
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
         let Self { idle: Idle { gate, stdout, stderr }, name } = *self;
         gate.send(&Order::Start, None).map_err(|error| lost(&error))?;
-        let report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
+        let mut report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
+        let mut door = None;
+        if let Some((Report::Door, listener)) = report {
+            door = listener.map(|listener| Door::Tcp(listener.into()));
+            report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
+        }
         let terminal = confirm(report, &name)?.map(File::from);
         let outer = terminal.as_ref().map(File::try_clone).transpose();
         let outer = outer.map_err(|error| broken("use its terminal", &error))?;
@@ -105,7 +110,7 @@ impl Staged for Built {
         }
         // With a terminal nothing but the gate itself can write on the pipes.
         let (stdout, stderr) = (Some(terminal.unwrap_or(stdout)), Some(stderr));
-        Ok(Box::new(Run { gate, stdout, stderr, outer, end: None, turn: Stream::Stdout }))
+        Ok(Box::new(Run { gate, stdout, stderr, outer, door, end: None, turn: Stream::Stdout }))
     }
 }
 
@@ -122,7 +127,7 @@ fn confirm(report: Option<(Report, Option<OwnedFd>)>, program: &str) -> Result<O
     let (problem, message) = match report {
         Some((Report::Started { .. }, terminal)) => return Ok(terminal),
         Some((Report::CannotStart { problem, message }, _)) => (problem, message),
-        Some((Report::Ended { .. }, _)) | None => {
+        Some((Report::Ended { .. } | Report::Door, _)) | None => {
             return Err(broken("start the gate", &ErrorKind::BrokenPipe.into()));
         }
     };
@@ -147,6 +152,8 @@ struct Run {
     stderr: Option<File>,
     /// The outer end of its terminal, to type on.
     outer: Option<File>,
+    /// Where it comes to the broker.
+    door: Option<Door>,
     /// The gate's last word, and until when to wait for the rest of the output.
     end: Option<(Exit, Instant)>,
     /// Which stream is read first: each in turn, so that a loud one does not silence the other.
@@ -298,6 +305,10 @@ impl Sandbox for Run {
 
     fn stopper(&self) -> Arc<dyn Stopper> {
         self.gate.stopper()
+    }
+
+    fn door(&mut self) -> Option<Door> {
+        self.door.take()
     }
 
     fn terminal(&mut self) -> Option<Box<dyn Terminal>> {

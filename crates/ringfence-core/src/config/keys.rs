@@ -74,6 +74,15 @@ pub const KEYS: &[Key] = &[
         Some("\"bind\""),
         "the directory itself, a layer over it, a git worktree or a clone",
     ),
+    key(
+        "broker.connect_to",
+        Kind::Texts,
+        Some("[]"),
+        "hosts whose address is given and not asked for, such as `example.com:443=10.0.0.5:8443`",
+    )
+    .env(&["RINGFENCE_CONNECT_TO"]),
+    key("broker.ca_file", Kind::Path, None, "certificates of more authorities that hosts may be known by")
+        .env(&["RINGFENCE_CA_FILE"]),
     key("agents.*.name", Kind::Text, None, "what people call the agent"),
     key(
         "agents.*.provider",

@@ -23,5 +23,6 @@ pub use keys::KEYS;
 pub use layers::{Explained, Layer, Layers, Source};
 pub use schema::schema;
 pub use settings::{
-    AgentSettings, PolicyChoice, Provider, SandboxSettings, Settings, SettingsError, WorkspaceKind,
+    AgentSettings, BrokerSettings, PolicyChoice, Provider, SandboxSettings, Settings, SettingsError,
+    WorkspaceKind,
 };

@@ -19,6 +19,8 @@ use crate::units::Seconds;
 pub struct Settings {
     /// How runs are isolated.
     pub sandbox: SandboxSettings,
+    /// How the broker reaches hosts.
+    pub broker: BrokerSettings,
     /// The named agents.
     #[serde(default)]
     pub agents: BTreeMap<AgentId, AgentSettings>,
@@ -30,6 +32,15 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 #[error("the settings do not fit together")]
 pub struct SettingsError(#[from] pub(super) serde_json::Error);
+
+/// How the broker reaches hosts.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct BrokerSettings {
+    /// Hosts whose address is given, each as `host:port=address:port`.
+    pub connect_to: Vec<String>,
+    /// Certificates of more authorities.
+    pub ca_file: Option<PathBuf>,
+}
 
 /// How runs are isolated.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -131,6 +131,8 @@ fn version(program: &Path, installation: &Installation, settings: &Settings) -> 
         layer: None,
         stdin: Stdin::Empty,
         needed_hosts: Vec::new(),
+        door: None,
+        files: Vec::new(),
     };
     let plan = resolve(request, &backend.capabilities())?;
     let mut sandbox = backend.launch(&plan)?;

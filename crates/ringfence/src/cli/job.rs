@@ -138,6 +138,7 @@ impl Asked<'_> {
             layer,
             host_env: self.installation.env.clone(),
             given_env: self.options.variables(self.installation)?,
+            outside: self.installation.outside(&self.settings.broker)?,
             patience: self.settings.sandbox.patience_seconds,
             is_root: rustix::process::geteuid().is_root(),
             notices,

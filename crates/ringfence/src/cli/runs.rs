@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
+use ringfence_egress::read_entries;
 use ringfence_engine::Observer;
 use ringfence_store::runs::{LogLine, Progress, Runs};
 use serde::Serialize;
@@ -35,6 +37,14 @@ pub(crate) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Show what a run reached, and what it was denied
+    Net {
+        /// Its id, the beginning or end of it, or `last`
+        id: String,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 pub(crate) fn runs(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
@@ -42,6 +52,7 @@ pub(crate) fn runs(verb: Verb, installation: &Installation) -> anyhow::Result<Ex
     match verb {
         Verb::List { limit, json } => list(&runs, limit, json)?,
         Verb::Show { id, log, json } => show(&runs, &runs.find(&id)?, log, json)?,
+        Verb::Net { id, json } => net(&runs, &runs.find(&id)?, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -105,6 +116,42 @@ fn row(runs: &Runs, id: RunId) -> Row {
         failure,
         run: id,
     }
+}
+
+fn net(runs: &Runs, id: &RunId, json: bool) -> anyhow::Result<()> {
+    let path = runs.network(id);
+    let entries = read_entries(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+    if json {
+        return terminal::json(&entries);
+    }
+    if entries.is_empty() {
+        terminal::line("Nothing: the run asked for no host.");
+        return Ok(());
+    }
+    let mut table = vec![
+        ["DECISION", "HOST", "REQUEST", "STATUS", "SENT", "RECEIVED", "TIME", "RULE"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    table.extend(entries.into_iter().map(|entry| {
+        let request = [entry.method.unwrap_or_default(), entry.path.unwrap_or_default()].join(" ");
+        let request = if request.trim().is_empty() { entry.way } else { request };
+        let decision = format!("{:?}", entry.decision).to_lowercase();
+        vec![
+            decision,
+            format!("{}:{}", entry.host, entry.port),
+            request,
+            entry.status.map(|status| status.to_string()).unwrap_or_default(),
+            entry.sent.to_string(),
+            entry.received.to_string(),
+            format!("{:.1} s", entry.duration_ms as f64 / 1000.0),
+            entry
+                .credential
+                .map_or(entry.rule.clone(), |credential| format!("{} ({credential})", entry.rule)),
+        ]
+    }));
+    terminal::table(&table);
+    Ok(())
 }
 
 #[derive(Serialize)]

@@ -1,0 +1,70 @@
+//! What a run is told when it may not.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName};
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full};
+use ringfence_core::policy::{Denial, Network};
+use serde_json::json;
+
+/// A body of any kind, on its way.
+pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+const DENIED: HeaderName = HeaderName::from_static("x-ringfence-denied");
+
+/// Why a wish is not granted, in the words of programs and of people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) rule: &'static str,
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, rule: &'static str, message: impl Into<String>) -> Self {
+        Self { status, rule, message: message.into() }
+    }
+
+    /// A request that no honest program makes.
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", message)
+    }
+
+    /// A host that cannot be reached although it may be.
+    pub(crate) fn unreachable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "unreachable", message)
+    }
+
+    /// The answer. What would be allowed stands in it, for programs that choose by themselves.
+    pub(crate) fn answer(&self, network: &Network) -> Response<Body> {
+        let allowed: Vec<String> = network.allow.iter().map(ToString::to_string).collect();
+        let body = json!({
+            "error": "ringfence did not let this through",
+            "rule": self.rule,
+            "message": self.message,
+            "allowed": allowed,
+            "remedy": "a person can allow a host with `--allow HOST` or `network.allow` of the policy",
+        });
+        let mut response = Response::new(whole(format!("{body}\n")));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(DENIED, HeaderValue::from_static(self.rule));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+impl From<Denial> for Refusal {
+    fn from(denial: Denial) -> Self {
+        Self::new(StatusCode::FORBIDDEN, denial.rule(), denial.to_string())
+    }
+}
+
+pub(crate) fn whole(text: impl Into<Bytes>) -> Body {
+    Full::new(text.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub(crate) fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}

@@ -1,0 +1,94 @@
+//! A credential of a run: what is known inside, what is on the wire, and towards whom.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use ringfence_core::policy::{Host, HostRule};
+
+use crate::placeholder::{Placeholder, readings};
+use crate::secret::Secret;
+
+/// What a run finds in the place of its credentials.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inside {
+    /// Variables.
+    pub env: BTreeMap<String, String>,
+    /// Files below its home, with what they hold.
+    pub files: BTreeMap<PathBuf, String>,
+}
+
+/// A credential.
+#[derive(Debug)]
+pub struct Credential {
+    /// What people call it.
+    pub(crate) name: String,
+    /// Where it may go.
+    pub(crate) hosts: Vec<HostRule>,
+    /// What is known inside, and what it stands for.
+    pub(crate) swaps: Vec<(Placeholder, Secret)>,
+    /// A header that is set whatever the run says.
+    pub(crate) header: Option<(HeaderName, Secret)>,
+    /// What a run finds.
+    pub(crate) inside: Inside,
+}
+
+impl Credential {
+    /// What people call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The hosts that it is for.
+    pub fn hosts(&self) -> &[HostRule] {
+        &self.hosts
+    }
+
+    /// What a run finds.
+    pub fn inside(&self) -> &Inside {
+        &self.inside
+    }
+
+    pub(crate) fn is_for(&self, host: &Host, port: u16) -> bool {
+        self.hosts.iter().any(|rule| rule.matches(host, port))
+    }
+
+    /// Whether some bytes hold one of its placeholders.
+    pub(crate) fn is_in(&self, bytes: &[u8]) -> bool {
+        self.swaps.iter().any(|(placeholder, _)| placeholder.is_in(bytes))
+    }
+
+    /// Whether some header holds one of its placeholders.
+    pub(crate) fn is_in_headers(&self, headers: &HeaderMap) -> bool {
+        headers.values().any(|value| readings(value.as_bytes()).any(|reading| self.is_in(&reading)))
+    }
+
+    /// Puts the real values into the headers of a request. Whether it did.
+    pub(crate) fn apply(&self, headers: &mut HeaderMap) -> bool {
+        let mut used = false;
+        for value in headers.values_mut() {
+            for (placeholder, secret) in &self.swaps {
+                let swapped = value.to_str().ok().and_then(|text| placeholder.swap(text, secret.reveal()));
+                if let Some(swapped) = swapped.and_then(sensitive) {
+                    *value = swapped;
+                    used = true;
+                }
+            }
+        }
+        if let Some((name, secret)) = &self.header
+            && let Some(value) = sensitive(secret.reveal().to_owned())
+        {
+            headers.insert(name, value);
+            used = true;
+        }
+        used
+    }
+}
+
+/// A value that nobody prints.
+fn sensitive(text: String) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}

@@ -1,0 +1,33 @@
+//! The broker: the only way out of a sandbox.
+//!
+//! A run reaches it through a door, a listener of its own, and speaks HTTP or SOCKS to it. For each wish the broker asks
+//! the policy, resolves the name itself, dials exactly what was checked, and writes down what it did. Where a credential
+//! belongs to a host, TLS is terminated with an authority of the run's own, and the placeholder that the run knows is
+//! replaced by the real thing on the wire; anywhere else a placeholder stops the request.
+//!
+//! What must not be here: who may reach what (that is pure, in `core`), and which agent CLI needs which credential.
+
+mod answer;
+mod audit;
+mod authority;
+mod broker;
+mod credential;
+mod forward;
+mod hello;
+mod placeholder;
+mod prefixed;
+mod providers;
+mod secret;
+mod session;
+mod socks;
+mod tunnel;
+mod upstream;
+
+pub use audit::{Entry, Outcome, read_entries};
+pub use authority::{Authority, AuthorityError};
+pub use broker::{Broker, BrokerError};
+pub use credential::{Credential, Inside};
+pub use providers::{ProviderError, Sources, find};
+pub use secret::Secret;
+pub use session::{Session, SessionError, Setup, system_bundle};
+pub use upstream::{Answer, BadConnectTo, ConnectTo, Resolve};

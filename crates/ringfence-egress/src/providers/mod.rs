@@ -1,0 +1,251 @@
+//! Where credentials come from on the host, and what a run finds in their place. One file a provider, one table.
+
+mod anthropic;
+mod claude;
+mod openai;
+mod opencode;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::policy::{BadHostRule, HostRule};
+use serde_json::Value;
+
+use crate::credential::{Credential, Inside};
+use crate::placeholder::Placeholder;
+use crate::secret::Secret;
+
+/// The host as the providers see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Sources<'a> {
+    /// The variables of the person.
+    pub env: &'a BTreeMap<String, String>,
+    /// The person's home.
+    pub home: &'a Path,
+    /// The address of the model, where it is not the provider's own.
+    pub base_url: Option<&'a str>,
+}
+
+/// Why a credential cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    /// A login is there and cannot be read.
+    #[error("the login {} cannot be used: {why}", path.display())]
+    Login {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// There is no randomness.
+    #[error("a placeholder cannot be made: {0}")]
+    Placeholder(#[from] io::Error),
+    /// The address of the model names no host.
+    #[error("the address of the model names no host that could be allowed")]
+    Host(#[from] BadHostRule),
+    /// No such provider.
+    #[error("there is no provider `{0}`")]
+    Unknown(String),
+}
+
+type Provide = fn(Sources<'_>) -> Result<Vec<Credential>, ProviderError>;
+
+/// All providers, by name.
+const ALL: &[(&str, Provide)] = &[
+    ("anthropic", anthropic::credentials),
+    ("claude", claude::credentials),
+    ("openai", openai::key),
+    ("chatgpt", openai::login),
+    ("opencode", opencode::credentials),
+];
+
+/// What the first of these providers has that has something.
+pub fn find(names: &[&str], sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError> {
+    for name in names {
+        let entry = ALL.iter().find(|(known, _)| known == name);
+        let (_, provide) = entry.ok_or_else(|| ProviderError::Unknown((*name).to_owned()))?;
+        let found = provide(sources)?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    Ok(Vec::new())
+}
+
+impl Sources<'_> {
+    fn variable(&self, name: &str) -> Option<Secret> {
+        self.env
+            .get(name)
+            .filter(|value| !value.trim().is_empty())
+            .map(|value| Secret::new(value.trim().to_owned()))
+    }
+
+    /// The hosts of a credential: the provider's own, or the one at which a person has put the model.
+    fn hosts(&self, own: &[&str]) -> Result<Vec<HostRule>, BadHostRule> {
+        match self.base_url {
+            Some(url) => Ok(vec![host_of(url)?]),
+            None => own.iter().map(|host| host.parse()).collect(),
+        }
+    }
+
+    /// A document of the person's home, if it is there.
+    fn document(&self, path: &str) -> Result<Option<Value>, ProviderError> {
+        let path = self.home.join(path);
+        let wrong = |why: String| ProviderError::Login { path: path.clone(), why };
+        match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(wrong(error.to_string())),
+            // What is wrong with it is not said in its own words: they may be a secret.
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|_| wrong("it is not JSON".into())),
+        }
+    }
+}
+
+/// The host and port of an address, as a rule.
+fn host_of(url: &str) -> Result<HostRule, BadHostRule> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let port = if scheme == "http" { 80 } else { 443 };
+    match ringfence_core::policy::parse_authority(authority) {
+        Ok((host, named)) => format!("{host}:{}", named.unwrap_or(port)).parse(),
+        Err(_) => authority.parse(),
+    }
+}
+
+/// A credential that is known by one variable.
+fn by_variable(
+    name: &str,
+    variable: &str,
+    beginning: &str,
+    secret: Secret,
+    hosts: Vec<HostRule>,
+) -> Result<Credential, ProviderError> {
+    let placeholder = Placeholder::new(beginning)?;
+    let env = BTreeMap::from([(variable.to_owned(), placeholder.text().to_owned())]);
+    Ok(Credential {
+        name: name.to_owned(),
+        hosts,
+        swaps: vec![(placeholder, secret)],
+        header: None,
+        inside: Inside { env, ..Inside::default() },
+    })
+}
+
+/// A text inside a document.
+fn text<'a>(value: &'a Value, path: &[&str]) -> Option<&'a str> {
+    path.iter().try_fold(value, |value, key| value.get(key))?.as_str().filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::{Sources, find, host_of};
+
+    fn sources<'a>(env: &'a BTreeMap<String, String>, home: &'a Path) -> Sources<'a> {
+        Sources { env, home, base_url: None }
+    }
+
+    fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn written(path: &str, document: &Value) -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::io::Write::write_all(&mut std::fs::File::create(path).unwrap(), document.to_string().as_bytes())
+            .unwrap();
+        home
+    }
+
+    #[test]
+    fn a_key_stays_outside_and_a_placeholder_of_its_shape_goes_in() {
+        let env = env(&[("ANTHROPIC_API_KEY", "sk-ant-api03-real")]);
+        let found = find(&["anthropic", "claude"], sources(&env, Path::new("/nowhere"))).unwrap();
+        let inside = found[0].inside();
+        let placeholder = &inside.env["ANTHROPIC_API_KEY"];
+        assert!(placeholder.starts_with("sk-ant-api03-") && !placeholder.contains("real"));
+        assert_eq!(found[0].hosts()[0].to_string(), "api.anthropic.com");
+        assert!(!format!("{found:?}").contains("real"));
+    }
+
+    #[test]
+    fn a_login_is_copied_without_its_tokens() {
+        let login = json!({"claudeAiOauth": {"accessToken": "sk-ant-oat01-real", "refreshToken": "sk-ant-ort01-real",
+            "expiresAt": 1, "scopes": ["user:inference"], "subscriptionType": "max"}, "other": 1});
+        let home = written(".claude/.credentials.json", &login);
+        let none = BTreeMap::new();
+        let found = find(&["anthropic", "claude"], sources(&none, home.path())).unwrap();
+        let text = &found[0].inside().files[Path::new(".claude/.credentials.json")];
+        let copy: Value = serde_json::from_str(text).unwrap();
+        assert!(!text.contains("real"), "{text}");
+        assert_eq!(copy["claudeAiOauth"]["subscriptionType"], "max");
+        assert!(copy["claudeAiOauth"]["expiresAt"].as_u64().unwrap() > 2_000_000_000_000);
+        assert_eq!(copy.get("other"), None);
+    }
+
+    #[test]
+    fn a_chatgpt_login_keeps_the_shape_of_its_tokens() {
+        let token = |claims: Value| {
+            use base64::Engine;
+            format!(
+                "x.{}.sig-real",
+                base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims.to_string())
+            )
+        };
+        let login = json!({"auth_mode": "chatgpt", "OPENAI_API_KEY": null, "last_refresh": "2026-01-01T00:00:00Z",
+            "tokens": {"id_token": token(json!({"email": "a@b.c"})), "access_token": token(json!({"exp": 1})),
+                       "refresh_token": "rt-real", "account_id": "acc"}});
+        let home = written(".codex/auth.json", &login);
+        let none = BTreeMap::new();
+        let found = find(&["openai", "chatgpt"], sources(&none, home.path())).unwrap();
+        let text = &found[0].inside().files[Path::new(".codex/auth.json")];
+        assert!(!text.contains("real"), "{text}");
+        let copy: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(copy["tokens"]["account_id"], "acc");
+        assert_eq!(copy["tokens"]["access_token"].as_str().unwrap().split('.').count(), 3);
+    }
+
+    #[test]
+    fn a_damaged_login_is_told_without_its_words() {
+        let home = written(".claude/.credentials.json", &json!("sk-real"));
+        std::io::Write::write_all(
+            &mut std::fs::File::create(home.path().join(".claude/.credentials.json")).unwrap(),
+            b"{sk-real",
+        )
+        .unwrap();
+        let none = BTreeMap::new();
+        let error = find(&["claude"], sources(&none, home.path())).unwrap_err().to_string();
+        assert!(error.contains(".credentials.json") && !error.contains("sk-real"), "{error}");
+    }
+
+    #[test]
+    fn opencode_has_a_credential_for_each_provider() {
+        let login = json!({"anthropic": {"type": "api", "key": "real-a"}, "openrouter": {"type": "api", "key": "real-b"},
+            "unheard-of": {"type": "api", "key": "real-c"}});
+        let home = written(".local/share/opencode/auth.json", &login);
+        let none = BTreeMap::new();
+        let found = find(&["opencode"], sources(&none, home.path())).unwrap();
+        let names: Vec<&str> = found.iter().map(super::Credential::name).collect();
+        assert_eq!(names, ["opencode anthropic", "opencode openrouter"]);
+        let files: String = found.iter().flat_map(|one| one.inside().files.values()).cloned().collect();
+        assert!(!files.contains("real"), "{files}");
+    }
+
+    #[test]
+    fn the_model_may_be_elsewhere() {
+        for (url, rule) in [
+            ("https://gateway.example/v1", "gateway.example:443"),
+            ("http://10.0.0.5:8080/x", "10.0.0.5:8080"),
+            ("http://[::1]/", "[::1]:80"),
+        ] {
+            assert_eq!(host_of(url).unwrap().to_string(), rule);
+        }
+        assert!(host_of("https://").is_err());
+    }
+}

@@ -1,0 +1,219 @@
+//! All that the broker knows of one run.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use ringfence_core::policy::{Host, Network};
+use rustls::RootCertStore;
+
+use crate::answer::Body;
+use crate::audit::{Audit, Entry, Outcome, now_ms};
+use crate::authority::{Authority, AuthorityError};
+use crate::credential::{Credential, Inside};
+use crate::upstream::{ConnectTo, Connector, Resolve, Upstream, roots, tls};
+
+/// What a run is given.
+pub struct Setup {
+    /// What it may reach.
+    pub network: Network,
+    /// The credentials that it may use.
+    pub credentials: Vec<Credential>,
+    /// Hosts whose address is given.
+    pub connect_to: ConnectTo,
+    /// Certificates of more authorities that hosts may be known by.
+    pub roots: Vec<String>,
+    /// Whom to ask for addresses, if not the machine's resolver.
+    pub resolver: Option<Arc<dyn Resolve>>,
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// There is no authority.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The system could not.
+    #[error("the broker cannot work: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// One run, as the broker sees it.
+pub struct Session {
+    pub(crate) network: Network,
+    pub(crate) credentials: Vec<Credential>,
+    pub(crate) authority: Authority,
+    audit: OnceLock<Audit>,
+    connect_to: ConnectTo,
+    resolver: Option<Arc<dyn Resolve>>,
+    roots: RootCertStore,
+    more: String,
+}
+
+/// The ways out of a session, which live with the broker's runtime.
+pub(crate) struct Ways {
+    pub(crate) session: Arc<Session>,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) client: Client<Connector, Body>,
+    /// For what HTTP/2 cannot carry.
+    pub(crate) first_client: Client<Connector, Body>,
+}
+
+/// The variables by which programs are told whom to trust.
+const TRUST: [&str; 12] = [
+    "SSL_CERT_FILE",
+    "NODE_EXTRA_CA_CERTS",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "CARGO_HTTP_CAINFO",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "npm_config_cafile",
+    "AWS_CA_BUNDLE",
+    "DENO_CERT",
+    "CODEX_CA_CERTIFICATE",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+];
+/// The variables by which programs are told of a proxy, both cases of each.
+const PROXY: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
+
+impl Session {
+    /// A session of a run. Nothing is served yet.
+    pub fn new(setup: Setup) -> Result<Self, SessionError> {
+        let Setup { network, credentials, connect_to, roots: more, resolver } = setup;
+        Ok(Self {
+            network,
+            credentials,
+            authority: Authority::new()?,
+            audit: OnceLock::new(),
+            connect_to,
+            resolver,
+            roots: roots(&more)?,
+            more: more.concat(),
+        })
+    }
+
+    /// What a run has to find so that its programs come to the broker at this address, and trust it.
+    pub fn inside(&self, proxy: &str, bundle: &Path) -> Inside {
+        let bundle = bundle.display().to_string();
+        let url = format!("http://{proxy}");
+        let mut env: BTreeMap<String, String> = BTreeMap::new();
+        env.extend(PROXY.map(|name| (name.to_owned(), url.clone())));
+        env.extend(NO_PROXY.map(|name| (name.to_owned(), "localhost,127.0.0.1,::1".to_owned())));
+        env.extend(TRUST.map(|name| (name.to_owned(), bundle.clone())));
+        // Java and Go read none of it: the one has to be told, the other reads the files of the system.
+        let (host, port) = proxy.rsplit_once(':').unwrap_or((proxy, "80"));
+        let java = ["http", "https"]
+            .map(|scheme| format!("-D{scheme}.proxyHost={host} -D{scheme}.proxyPort={port}"));
+        env.insert("JAVA_TOOL_OPTIONS".into(), java.join(" "));
+        env.insert("NODE_USE_ENV_PROXY".into(), "1".into());
+        let mut inside = Inside { env, ..Inside::default() };
+        for credential in &self.credentials {
+            inside.env.extend(credential.inside.env.clone());
+            inside.files.extend(credential.inside.files.clone());
+        }
+        inside
+    }
+
+    /// All that a run has to trust: the authorities of the machine, and the run's own.
+    pub fn bundle(&self, system: &str) -> String {
+        [system, &self.more, &self.authority.certificate()].map(str::trim_end).join("\n") + "\n"
+    }
+
+    /// Whether requests to a host are looked at, and not only passed on.
+    pub(crate) fn looks_into(&self, host: &Host, port: u16) -> bool {
+        self.credentials.iter().any(|credential| credential.is_for(host, port))
+    }
+
+    pub(crate) fn note(&self, wish: &Wish, decision: Outcome, rule: &str) {
+        let Wish { host, port, way, since, .. } = wish;
+        let Some(audit) = self.audit.get() else { return };
+        audit.write(&Entry {
+            at_ms: now_ms(),
+            decision,
+            rule: rule.to_owned(),
+            host: host.clone(),
+            port: *port,
+            way: (*way).to_owned(),
+            method: wish.method.clone(),
+            path: wish.path.clone(),
+            status: wish.status,
+            sent: wish.sent,
+            received: wish.received,
+            duration_ms: u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
+            credential: wish.credential.clone(),
+        });
+    }
+
+    /// From now on what happens is written there.
+    pub(crate) fn write_to(&self, audit: &Path) -> io::Result<()> {
+        let _ = self.audit.set(Audit::create(audit)?);
+        Ok(())
+    }
+
+    pub(crate) fn ways(self: &Arc<Self>) -> io::Result<Ways> {
+        let upstream =
+            Arc::new(Upstream::new(self.network.clone(), self.connect_to.clone(), self.resolver.clone())?);
+        let [any, first] = tls(self.roots.clone())?.map(|tls| {
+            let connector = Connector { upstream: Arc::clone(&upstream), tls };
+            Client::builder(TokioExecutor::new())
+                .pool_timer(TokioTimer::new())
+                .timer(TokioTimer::new())
+                .build(connector)
+        });
+        Ok(Ways { session: Arc::clone(self), upstream, client: any, first_client: first })
+    }
+}
+
+/// Where systems keep the authorities that they trust.
+const BUNDLES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The authorities that this machine trusts, as programs read them. Nothing if it trusts none.
+pub fn system_bundle(env: &BTreeMap<String, String>) -> String {
+    let named = env.get("SSL_CERT_FILE").map(String::as_str);
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    named.into_iter().chain(BUNDLES).find_map(read).unwrap_or_default()
+}
+
+/// What somebody wants, as far as it is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) way: &'static str,
+    pub(crate) method: Option<String>,
+    pub(crate) path: Option<String>,
+    pub(crate) status: Option<u16>,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) since: Instant,
+    pub(crate) credential: Option<String>,
+}
+
+impl Wish {
+    pub(crate) fn new(host: impl ToString, port: u16, way: &'static str) -> Self {
+        Self {
+            host: host.to_string(),
+            port,
+            way,
+            method: None,
+            path: None,
+            status: None,
+            sent: 0,
+            received: 0,
+            since: Instant::now(),
+            credential: None,
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The way to a host: its addresses are asked for here, judged, and dialled as they were judged.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use http::{StatusCode, Uri};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use ringfence_core::policy::{Host, Network, parse_authority};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::answer::Refusal;
+
+/// How long a host may take to answer a call.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a name may take.
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The addresses that a name is said to have.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+
+/// Whoever knows the addresses of names.
+pub trait Resolve: Send + Sync {
+    /// The addresses of a name.
+    fn resolve<'a>(&'a self, name: &'a str) -> Answer<'a>;
+}
+
+/// The resolver of the machine, without the machine's C library: the binary is static.
+struct System(TokioResolver);
+
+impl Resolve for System {
+    fn resolve<'a>(&'a self, name: &'a str) -> Answer<'a> {
+        Box::pin(async move {
+            // With a dot at its end a name is whole, and no search list is tried.
+            let found = self.0.lookup_ip(format!("{name}.")).await.map_err(io::Error::other)?;
+            Ok(found.iter().collect())
+        })
+    }
+}
+
+/// Hosts whose address a person has given, such as a gateway of a company. They are not asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConnectTo(BTreeMap<(Host, u16), SocketAddr>);
+
+/// Why a text gives no address.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` gives no address for a host; write `example.com:443=10.0.0.5:8443`, several with commas")]
+pub struct BadConnectTo(String);
+
+impl FromStr for ConnectTo {
+    type Err = BadConnectTo;
+    fn from_str(text: &str) -> Result<Self, BadConnectTo> {
+        let pair = |part: &str| {
+            let (host, address) = part.trim().split_once('=')?;
+            let (host, port) = parse_authority(host).ok()?;
+            Some(((host, port?), address.parse().ok()?))
+        };
+        let parts = text.split(',').filter(|part| !part.trim().is_empty());
+        let pairs = parts.map(|part| pair(part).ok_or_else(|| BadConnectTo(part.to_owned())));
+        pairs.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// The way to hosts.
+pub(crate) struct Upstream {
+    network: Network,
+    connect_to: ConnectTo,
+    resolver: Arc<dyn Resolve>,
+}
+
+impl Upstream {
+    pub(crate) fn new(
+        network: Network,
+        connect_to: ConnectTo,
+        resolver: Option<Arc<dyn Resolve>>,
+    ) -> io::Result<Self> {
+        let resolver = match resolver {
+            Some(resolver) => resolver,
+            None => Arc::new(System(
+                TokioResolver::builder_tokio().and_then(|b| b.build()).map_err(io::Error::other)?,
+            )),
+        };
+        Ok(Self { network, connect_to, resolver })
+    }
+
+    /// A connection to a host that the policy allows, at an address that it allows.
+    pub(crate) async fn dial(&self, host: &Host, port: u16) -> Result<TcpStream, Refusal> {
+        let mut last = None;
+        for address in self.addresses(host, port).await? {
+            match timeout(CONNECT_PATIENCE, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    let _ = stream.set_nodelay(true);
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => last = Some(format!("{host}:{port} cannot be reached: {error}")),
+                Err(_) => last = Some(format!("{host}:{port} does not answer")),
+            }
+        }
+        Err(Refusal::unreachable(last.unwrap_or_else(|| format!("{host} has no address"))))
+    }
+
+    async fn addresses(&self, host: &Host, port: u16) -> Result<Vec<SocketAddr>, Refusal> {
+        if let Some(given) = self.connect_to.0.get(&(host.clone(), port)) {
+            return Ok(vec![*given]);
+        }
+        let found = match host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => match timeout(RESOLVE_PATIENCE, self.resolver.resolve(name)).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(_)) => return Err(Refusal::unreachable(format!("{host} has no address"))),
+                Err(_) => {
+                    let message = format!("nobody tells the address of {host}");
+                    return Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, "unreachable", message));
+                }
+            },
+        };
+        let mut allowed = Vec::new();
+        let mut denied = None;
+        for address in found {
+            match self.network.judge_address(host, address, port) {
+                Ok(()) => allowed.push(SocketAddr::new(address.to_canonical(), port)),
+                Err(denial) => denied = Some(denial),
+            }
+        }
+        match denied {
+            Some(denial) if allowed.is_empty() => Err(denial.into()),
+            _ => Ok(allowed),
+        }
+    }
+}
+
+/// The roots that hosts are checked against: the machine's, and more.
+pub(crate) fn roots(more: &[String]) -> io::Result<RootCertStore> {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    for pem in more {
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+        }
+    }
+    Ok(roots)
+}
+
+/// How to speak TLS to hosts. The second of the two never speaks HTTP/2.
+pub(crate) fn tls(roots: RootCertStore) -> io::Result<[Arc<ClientConfig>; 2]> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let mut first = config.clone();
+    first.alpn_protocols.remove(0);
+    Ok([Arc::new(config), Arc::new(first)])
+}
+
+/// Connects a pool of connections.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) tls: Arc<ClientConfig>,
+}
+
+/// What went wrong on the way, kept for the answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.message)]
+pub(crate) struct NoWay(pub(crate) Refusal);
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = Wire;
+    type Error = NoWay;
+    type Future = Pin<Box<dyn Future<Output = Result<Wire, NoWay>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), NoWay>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move { this.connect(&uri).await.map_err(NoWay) })
+    }
+}
+
+impl Connector {
+    async fn connect(&self, uri: &Uri) -> Result<Wire, Refusal> {
+        let secure = uri.scheme_str() == Some("https");
+        let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
+        let (host, port) = parse_authority(authority).map_err(|error| Refusal::bad(error.to_string()))?;
+        let stream = self.upstream.dial(&host, port.unwrap_or(if secure { 443 } else { 80 })).await?;
+        if !secure {
+            return Ok(Wire::Plain(TokioIo::new(stream)));
+        }
+        let name = match &host {
+            Host::Name(name) => ServerName::try_from(name.clone()).ok(),
+            Host::Address(address) => Some(ServerName::from(*address)),
+        };
+        let name = name.ok_or_else(|| Refusal::bad(format!("{host} is no name for TLS")))?;
+        let connector = TlsConnector::from(Arc::clone(&self.tls));
+        match timeout(CONNECT_PATIENCE, connector.connect(name, stream)).await {
+            Ok(Ok(stream)) => Ok(Wire::Tls(Box::new(TokioIo::new(stream)))),
+            Ok(Err(error)) => Err(Refusal::unreachable(format!("no TLS with {host}: {error}"))),
+            Err(_) => Err(Refusal::unreachable(format!("{host} does not finish its handshake"))),
+        }
+    }
+}
+
+/// A connection to a host.
+pub(crate) enum Wire {
+    Plain(TokioIo<TcpStream>),
+    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
+}
+
+impl Connection for Wire {
+    fn connected(&self) -> Connected {
+        match self {
+            Wire::Tls(stream) if stream.inner().get_ref().1.alpn_protocol() == Some(b"h2") => {
+                Connected::new().negotiated_h2()
+            }
+            _ => Connected::new(),
+        }
+    }
+}
+
+impl Read for Wire {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Wire::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Wire::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Wire::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Wire::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Wire::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+        }
+    }
+}

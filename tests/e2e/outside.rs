@@ -1,0 +1,210 @@
+//! The only way out of a sandbox: what is allowed passes, what is not is answered at once, and no secret is inside.
+
+use std::fs;
+
+use scripted_model::{Front, Script, Server, Step};
+
+use crate::support::{Place, Ran};
+
+/// A provider's host, behind TLS, that plays a script.
+struct Provider {
+    server: Server,
+    front: Front,
+    names: &'static [&'static str],
+}
+
+impl Provider {
+    fn new(names: &'static [&'static str], steps: Vec<Step>) -> Self {
+        let server = Server::start(Script::new(steps)).unwrap();
+        let front = Front::start(server.address(), names).unwrap();
+        Self { server, front, names }
+    }
+
+    /// A place from which the names lead to it.
+    fn seen_from(&self, place: Place) -> Place {
+        let file = place.home().join("root.pem");
+        fs::write(&file, self.front.root()).unwrap();
+        let to: Vec<String> =
+            self.names.iter().map(|name| format!("{name}:443={}", self.front.address())).collect();
+        place.env("RINGFENCE_CONNECT_TO", to.join(",")).env("RINGFENCE_CA_FILE", file.display().to_string())
+    }
+
+    /// The values of a header that it received.
+    fn received(&self, header: &str) -> Vec<String> {
+        self.server.requests().iter().filter_map(|request| request.headers.get(header).cloned()).collect()
+    }
+}
+
+fn text(text: &str) -> Step {
+    Step::Text { text: text.into() }
+}
+
+fn exec(place: &Place, allow: &[&str], script: &str) -> Ran {
+    let mut args = vec!["exec", "--mode", "native"];
+    for host in allow {
+        args.extend(["--allow", host]);
+    }
+    args.extend(["--", "sh", "-c", script]);
+    place.run(&args)
+}
+
+#[test]
+fn an_allowed_host_is_reached_by_name_and_others_are_answered_at_once() {
+    let provider = Provider::new(&["model.test"], vec![text("hi")]);
+    let place = provider.seen_from(Place::new());
+    let ran = exec(&place, &["model.test"], "curl -sS --max-time 20 https://model.test/nothing-here");
+    assert_eq!(ran.code(), 0, "{ran:?}");
+    assert_eq!(provider.server.requests().len(), 1, "{ran:?}");
+    let script = "curl -sS --max-time 20 -o /dev/null -w '%{http_connect}' https://other.test/; true";
+    assert_eq!(exec(&place, &["model.test"], script).stdout, "403");
+    let script = "curl -sS --max-time 20 -D - http://other.test/";
+    let ran = exec(&place, &["model.test"], script);
+    assert!(ran.stdout.contains("x-ringfence-denied: unlisted"), "{ran:?}");
+    assert!(ran.stdout.contains("\"allowed\":[\"model.test\"]"), "{ran:?}");
+}
+
+#[test]
+fn there_is_no_other_way_out() {
+    let place = Place::new();
+    for (what, script) in [
+        ("direct", "curl -sS --max-time 5 --noproxy '*' https://1.1.1.1/"),
+        ("names", "curl -sS --max-time 5 --noproxy '*' https://example.com/"),
+    ] {
+        let began = std::time::Instant::now();
+        assert_ne!(exec(&place, &["example.com"], script).code(), 0, "{what}");
+        assert!(began.elapsed().as_secs() < 4, "{what} hangs");
+    }
+}
+
+#[test]
+fn what_happened_is_written_down_without_queries() {
+    let provider = Provider::new(&["model.test"], vec![text("hi")]);
+    let place = provider.seen_from(Place::new());
+    exec(
+        &place,
+        &["model.test"],
+        "curl -s https://model.test/a?secret=1; curl -s http://other.test/b?secret=2; curl -s socks5h://x; true",
+    );
+    let ran = place.run(&["runs", "net", "last", "--json"]).expect_code(0);
+    assert!(!ran.stdout.contains("secret"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("model.test") && ran.stdout.contains("unlisted"),
+        "{}",
+        ran.stdout
+    );
+}
+
+/// Everything that a run can read of itself and of its files.
+const SEARCH: &str = "(env; cat /proc/self/environ /proc/[0-9]*/environ /proc/[0-9]*/cmdline; \
+                      grep -rsa . ~ /tmp /run /workspace /etc/passwd) 2>/dev/null | \
+                      grep -ac REAL-SECRE[T] > found.txt; true";
+
+struct Login {
+    variables: &'static [(&'static str, &'static str)],
+    file: Option<(&'static str, &'static str)>,
+    header: &'static str,
+    value: &'static str,
+}
+
+fn agent_works_without_its_secret(cli: &str, names: &'static [&'static str], more: &[&str], login: &Login) {
+    let provider = Provider::new(
+        names,
+        vec![
+            Step::Shell { command: SEARCH.into() },
+            Step::Write { path: "made.txt".into(), content: "made\n".into() },
+            text("All done here."),
+        ],
+    );
+    let mut place =
+        provider.seen_from(Place::with_agent_clis()).settings(r#"{"sandbox": {"patience_seconds": 20}}"#);
+    for (name, value) in login.variables {
+        place = place.env(name, *value);
+    }
+    if let Some((path, text)) = login.file {
+        let path = place.home().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let args =
+        [&["run", "--json", "--agent", cli, "--mode", "native", "--timeout", "120"], more, &["Please do it"]]
+            .concat();
+    let ran = place.run(&args);
+    let result = ran.result();
+    assert_eq!(
+        (&result["status"], &result["text"]),
+        (&"success".into(), &"All done here.".into()),
+        "{ran:?}"
+    );
+    assert_eq!(place.read("made.txt"), "made\n");
+    assert_eq!(place.read("found.txt").trim(), "0", "the secret is inside");
+    let received = provider.received(login.header);
+    assert!(received.iter().any(|value| value == login.value), "{received:?}");
+    assert!(received.iter().all(|value| !value.contains("ringfence")), "{received:?}");
+    let net = place.run(&["runs", "net", "last", "--json"]).expect_code(0).stdout;
+    assert!(!net.contains("REAL-SECRET") && net.contains("credential"), "{net}");
+}
+
+const CLAUDE: &[&str] = &["api.anthropic.com"];
+const CODEX: &[&str] = &["api.openai.com", "chatgpt.com"];
+
+#[test]
+fn claude_with_a_key() {
+    let login = Login {
+        variables: &[("ANTHROPIC_API_KEY", "sk-ant-api03-REAL-SECRET")],
+        file: None,
+        header: "x-api-key",
+        value: "sk-ant-api03-REAL-SECRET",
+    };
+    agent_works_without_its_secret("claude", CLAUDE, &[], &login);
+}
+
+#[test]
+fn claude_with_a_token_of_a_subscription() {
+    let login = Login {
+        variables: &[("CLAUDE_CODE_OAUTH_TOKEN", "sk-ant-oat01-REAL-SECRET")],
+        file: None,
+        header: "authorization",
+        value: "Bearer sk-ant-oat01-REAL-SECRET",
+    };
+    agent_works_without_its_secret("claude", CLAUDE, &[], &login);
+}
+
+#[test]
+fn claude_with_the_login_of_a_subscription() {
+    let login = Login {
+        variables: &[],
+        file: Some((
+            ".claude/.credentials.json",
+            r#"{"claudeAiOauth":{"accessToken":"sk-ant-oat01-REAL-SECRET","refreshToken":"sk-ant-ort01-REAL-SECRET","expiresAt":4102444800000,"scopes":["user:inference","user:profile"],"subscriptionType":"max"}}"#,
+        )),
+        header: "authorization",
+        value: "Bearer sk-ant-oat01-REAL-SECRET",
+    };
+    agent_works_without_its_secret("claude", CLAUDE, &[], &login);
+}
+
+#[test]
+fn codex_with_a_key() {
+    let login = Login {
+        variables: &[("OPENAI_API_KEY", "sk-proj-REAL-SECRET")],
+        file: None,
+        header: "authorization",
+        value: "Bearer sk-proj-REAL-SECRET",
+    };
+    agent_works_without_its_secret("codex", CODEX, &[], &login);
+}
+
+#[test]
+fn opencode_with_a_key() {
+    let login = Login {
+        variables: &[
+            ("ANTHROPIC_API_KEY", "sk-ant-api03-REAL-SECRET"),
+            ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
+        ],
+        file: None,
+        header: "x-api-key",
+        value: "sk-ant-api03-REAL-SECRET",
+    };
+    let more = ["--model", "anthropic/claude-sonnet-4-5", "--env", "OPENCODE_DISABLE_MODELS_FETCH"];
+    agent_works_without_its_secret("opencode", CLAUDE, &more, &login);
+}
