@@ -87,11 +87,7 @@ fn what_happened_is_written_down_without_queries() {
     );
     let ran = place.run(&["runs", "net", "last", "--json"]).expect_code(0);
     assert!(!ran.stdout.contains("secret"), "{}", ran.stdout);
-    assert!(
-        ran.stdout.contains("model.test") && ran.stdout.contains("unlisted"),
-        "{}",
-        ran.stdout
-    );
+    assert!(ran.stdout.contains("model.test") && ran.stdout.contains("unlisted"), "{}", ran.stdout);
 }
 
 /// Everything that a run can read of itself and of its files.
@@ -181,6 +177,74 @@ fn claude_with_the_login_of_a_subscription() {
         value: "Bearer sk-ant-oat01-REAL-SECRET",
     };
     agent_works_without_its_secret("claude", CLAUDE, &[], &login);
+}
+
+const RUN_OUT: &str = r#"{"claudeAiOauth":{"accessToken":"sk-ant-oat01-REAL-SECRET","refreshToken":"sk-ant-ort01-REAL-SECRET","expiresAt":1000,"scopes":["user:inference"],"subscriptionType":"max"},"other":"kept"}"#;
+
+#[test]
+fn runs_share_one_refresh_of_a_login_that_ran_out() {
+    let names = &["api.anthropic.com", "platform.claude.com"];
+    let provider = Provider::new(names, vec![text("All done here.")]);
+    let place = provider.seen_from(Place::with_agent_clis());
+    let file = place.home().join(".claude/.credentials.json");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, RUN_OUT).unwrap();
+    let children: Vec<_> = (0..4)
+        .map(|_| place.spawn(&["run", "--json", "--agent", "claude", "--mode", "native", "Say it"]))
+        .collect();
+    for child in children {
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        assert_eq!(ran.result()["text"], "All done here.", "{ran:?}");
+    }
+    let refreshes = provider.server.requests().iter().filter(|one| one.path == "/v1/oauth/token").count();
+    assert_eq!(refreshes, 1);
+    let used = provider.received("authorization");
+    assert!(!used.is_empty() && used.iter().all(|value| value.ends_with(".REAL-SECRET-1")), "{used:?}");
+    let kept = fs::read_to_string(file).unwrap();
+    assert!(kept.contains("refresh-REAL-SECRET-1") && kept.contains(r#""other":"kept""#), "{kept}");
+}
+
+/// A token with no more than a time of its end, and a signature.
+fn token(expires: u64) -> String {
+    use base64::Engine;
+    let claims = format!(
+        r#"{{"exp":{expires},"https://api.openai.com/auth":{{"chatgpt_plan_type":"pro"}},"email":"me@example.com"}}"#
+    );
+    format!("e30.{}.REAL-SECRET", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims))
+}
+
+fn chatgpt_login(expires: u64) -> String {
+    format!(
+        r#"{{"auth_mode":"chatgpt","OPENAI_API_KEY":null,"tokens":{{"id_token":"{0}","access_token":"{0}","refresh_token":"rt-REAL-SECRET","account_id":"acc-1"}},"last_refresh":"2026-11-01T00:00:00Z"}}"#,
+        token(expires)
+    )
+}
+
+const CHATGPT: &[&str] = &["chatgpt.com", "auth.openai.com"];
+
+#[test]
+fn codex_with_the_login_of_a_plan() {
+    let file = chatgpt_login(4_000_000_000).leak();
+    let value = format!("Bearer {}", token(4_000_000_000)).leak();
+    let login =
+        Login { variables: &[], file: Some((".codex/auth.json", file)), header: "authorization", value };
+    agent_works_without_its_secret("codex", CHATGPT, &[], &login);
+}
+
+#[test]
+fn codex_with_a_login_that_ran_out() {
+    let provider = Provider::new(CHATGPT, vec![text("All done here.")]);
+    let place = provider.seen_from(Place::with_agent_clis());
+    let file = place.home().join(".codex/auth.json");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, chatgpt_login(1000)).unwrap();
+    let ran = place.run(&["run", "--json", "--agent", "codex", "--mode", "native", "Say it"]);
+    assert_eq!(ran.result()["text"], "All done here.", "{ran:?}");
+    let refreshes: Vec<_> =
+        provider.server.requests().into_iter().filter(|one| one.path == "/oauth/token").collect();
+    assert_eq!(refreshes.len(), 1);
+    assert_eq!(refreshes[0].body["refresh_token"], "rt-REAL-SECRET");
+    assert!(fs::read_to_string(file).unwrap().contains("refresh-REAL-SECRET-1"));
 }
 
 #[test]

@@ -167,14 +167,14 @@ async fn answer(ways: Arc<Ways>, request: Request<Incoming>) -> Response<Body> {
         Some("https") => true,
         _ => {
             let refusal = Refusal::bad("this is the proxy of a sandbox: ask it for a host");
-            return refuse(&ways, &Wish::new("", 0, "http"), &refusal);
+            return refuse(&ways, &Wish::new(&"", 0, "http"), &refusal);
         }
     };
     let (host, port) = match parse_authority(&authority) {
         Ok((host, port)) => (host, port),
         Err(error) => {
             let refusal = Refusal::bad(format!("`{}` is no host: {error}", authority.escape_debug()));
-            return refuse(&ways, &Wish::new(authority, 0, "http"), &refusal);
+            return refuse(&ways, &Wish::new(&authority, 0, "http"), &refusal);
         }
     };
     let Some(port) = port.or(match (connect, secure) {
@@ -182,12 +182,12 @@ async fn answer(ways: Arc<Ways>, request: Request<Incoming>) -> Response<Body> {
         (_, true) => Some(443),
         (_, false) => Some(80),
     }) else {
-        return refuse(&ways, &Wish::new(host, 0, "tunnel"), &Refusal::bad("a tunnel needs a port"));
+        return refuse(&ways, &Wish::new(&host, 0, "tunnel"), &Refusal::bad("a tunnel needs a port"));
     };
     let way = if connect { "tunnel" } else { "http" };
     let (rule, port_named) = match judge(&ways, &host, port) {
         Ok(allowed) => allowed,
-        Err(refusal) => return refuse(&ways, &Wish::new(host, port, way), &refusal),
+        Err(refusal) => return refuse(&ways, &Wish::new(&host, port, way), &refusal),
     };
     if connect {
         return open_tunnel(ways, Tunnel { host, port, rule, port_named }, request).await;
@@ -196,7 +196,7 @@ async fn answer(ways: Arc<Ways>, request: Request<Incoming>) -> Response<Body> {
 }
 
 fn judge(ways: &Ways, host: &Host, port: u16) -> Result<(String, bool), Refusal> {
-    match ways.session.network.judge(host, port) {
+    match ways.session.judge(host, port) {
         Verdict::Allowed { rule, port_named } => Ok((rule, port_named)),
         Verdict::Denied(denial) => Err(denial.into()),
     }
@@ -243,7 +243,7 @@ async fn serve_socks(mut stream: impl Stream, ways: Arc<Ways>) -> io::Result<()>
     let port = asked.port;
     let Some(host) = asked.host.filter(|_| port != 0) else {
         ways.session.note(
-            &Wish::new(asked.text.escape_debug(), port, "tunnel"),
+            &Wish::new(&asked.text.escape_debug(), port, "tunnel"),
             Outcome::Block,
             "bad-request",
         );

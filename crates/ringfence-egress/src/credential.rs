@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
+use hyper_util::client::legacy::Client;
 use ringfence_core::policy::{Host, HostRule};
 
+use crate::answer::Body;
+use crate::login::{Login, LoginError, Real};
 use crate::placeholder::{Placeholder, readings};
 use crate::secret::Secret;
+use crate::upstream::Connector;
 
 /// What a run finds in the place of its credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,7 +32,7 @@ pub struct Credential {
     /// Where it may go.
     pub(crate) hosts: Vec<HostRule>,
     /// What is known inside, and what it stands for.
-    pub(crate) swaps: Vec<(Placeholder, Secret)>,
+    pub(crate) swaps: Vec<(Placeholder, Real)>,
     /// A header that is set whatever the run says.
     pub(crate) header: Option<(HeaderName, Secret)>,
     /// What a run finds.
@@ -64,11 +69,24 @@ impl Credential {
         headers.values().any(|value| readings(value.as_bytes()).any(|reading| self.is_in(&reading)))
     }
 
+    /// The login that it comes from, if it comes from one.
+    pub fn login(&self) -> Option<&Arc<Login>> {
+        self.swaps.iter().find_map(|(_, real)| real.login())
+    }
+
     /// Puts the real values into the headers of a request. Whether it did.
-    pub(crate) fn apply(&self, headers: &mut HeaderMap) -> bool {
+    pub(crate) async fn apply(
+        &self,
+        headers: &mut HeaderMap,
+        client: &Client<Connector, Body>,
+    ) -> Result<bool, LoginError> {
         let mut used = false;
-        for value in headers.values_mut() {
-            for (placeholder, secret) in &self.swaps {
+        for (placeholder, real) in &self.swaps {
+            if !self.is_in_headers(headers) {
+                break;
+            }
+            let secret = real.get(client).await?;
+            for value in headers.values_mut() {
                 let swapped = value.to_str().ok().and_then(|text| placeholder.swap(text, secret.reveal()));
                 if let Some(swapped) = swapped.and_then(sensitive) {
                     *value = swapped;
@@ -82,7 +100,7 @@ impl Credential {
             headers.insert(name, value);
             used = true;
         }
-        used
+        Ok(used)
     }
 }
 

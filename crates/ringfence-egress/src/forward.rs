@@ -15,12 +15,13 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use ringfence_core::policy::{Host, parse_authority};
+use ringfence_core::policy::{Host, Verdict, parse_authority};
 use tokio::io::copy_bidirectional;
 
-use crate::answer::{Body, BodyError, Refusal};
+use crate::answer::{Body, BodyError, Refusal, whole};
 use crate::audit::Outcome;
 use crate::credential::Credential;
+use crate::login::{Login, LoginError};
 use crate::placeholder::percent_decoded;
 use crate::session::{Session, Ways, Wish};
 use crate::upstream::NoWay;
@@ -105,19 +106,27 @@ async fn forward(
 ) -> Result<Response<Body>, Refusal> {
     let session = &ways.session;
     check_honesty(target, &request)?;
+    if let Some(login) = session.login_at(&target.host, target.port)
+        && request.uri().path() == login.kind.path
+    {
+        return refreshed(&ways, login, wish).await;
+    }
+    // The broker speaks to those who refresh logins; a run only if the policy lets it.
+    if let Verdict::Denied(denial) = session.network.judge(&target.host, target.port) {
+        return Err(denial.into());
+    }
     let upgrade = wants_websocket(&request)?;
     let theirs = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     strip(&mut parts.headers, upgrade);
     check_placeholders(session, target, &parts.uri, &parts.headers)?;
-    let own: Vec<&Credential> = session
-        .credentials
-        .iter()
-        .filter(|credential| credential.is_for(&target.host, target.port))
-        .collect();
-    for credential in &own {
-        if credential.apply(&mut parts.headers) {
+    let own = session.credentials.iter().filter(|credential| credential.is_for(&target.host, target.port));
+    let mut used = None;
+    for credential in own {
+        let applied = credential.apply(&mut parts.headers, &ways.login_client).await;
+        if applied.map_err(|error| no_login(&error))? {
             wish.credential = Some(credential.name().to_owned());
+            used = credential.login().cloned();
         }
     }
     parts.uri = address(target, &parts.uri)?;
@@ -131,6 +140,9 @@ async fn forward(
     let client = if upgrade { &ways.first_client } else { &ways.client };
     let answer = client.request(request).await.map_err(|error| failed(&error, &found, target))?;
     wish.status = Some(answer.status().as_u16());
+    if let Some(login) = used.filter(|_| answer.status() == StatusCode::UNAUTHORIZED) {
+        login.doubt();
+    }
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switch(ways, theirs, answer, wish.clone());
     }
@@ -139,6 +151,26 @@ async fn forward(
     let rule = target.authority();
     let metered = Metered { body, session: Arc::clone(&ways.session), wish: wish.clone(), found, rule };
     Ok(Response::from_parts(parts, metered.boxed_unsync()))
+}
+
+/// A run that refreshes a login by itself is told that it has what it had; whatever has to be done is done here.
+async fn refreshed(ways: &Ways, login: &Login, wish: &mut Wish) -> Result<Response<Body>, Refusal> {
+    login.access(&ways.login_client).await.map_err(|error| no_login(&error))?;
+    wish.status = Some(StatusCode::OK.as_u16());
+    wish.credential = Some(format!("{} login", login.kind.name));
+    ways.session.note(wish, Outcome::Allow, "login");
+    let mut response = Response::new(whole(login.answer().to_string()));
+    let json = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+fn no_login(error: &LoginError) -> Refusal {
+    let status = match error {
+        LoginError::Rejected { .. } => StatusCode::UNAUTHORIZED,
+        LoginError::Store { .. } | LoginError::Unreachable { .. } => StatusCode::BAD_GATEWAY,
+    };
+    Refusal::new(status, "login", error.to_string())
 }
 
 /// A request that could be read in two ways is read in none.

@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use ringfence_core::policy::{Host, Network};
-use rustls::RootCertStore;
+use ringfence_core::policy::{Denial, Host, Network, NetworkMode, Verdict};
+use rustls::{ClientConfig, RootCertStore};
 
 use crate::answer::Body;
 use crate::audit::{Audit, Entry, Outcome, now_ms};
 use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
+use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::upstream::{ConnectTo, Connector, Resolve, Upstream, roots, tls};
 
 /// What a run is given.
@@ -59,6 +60,8 @@ pub(crate) struct Ways {
     pub(crate) session: Arc<Session>,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) client: Client<Connector, Body>,
+    /// To those who refresh logins, whatever a run may reach.
+    pub(crate) login_client: Client<Connector, Body>,
     /// For what HTTP/2 cannot carry.
     pub(crate) first_client: Client<Connector, Body>,
 }
@@ -128,6 +131,23 @@ impl Session {
     /// Whether requests to a host are looked at, and not only passed on.
     pub(crate) fn looks_into(&self, host: &Host, port: u16) -> bool {
         self.credentials.iter().any(|credential| credential.is_for(host, port))
+            || self.login_at(host, port).is_some()
+    }
+
+    /// The login that a host refreshes.
+    pub(crate) fn login_at(&self, host: &Host, port: u16) -> Option<&Arc<Login>> {
+        self.credentials.iter().filter_map(Credential::login).find(|login| login.is_at(host, port))
+    }
+
+    /// Whether a host may be asked for something at all.
+    pub(crate) fn judge(&self, host: &Host, port: u16) -> Verdict {
+        match self.network.judge(host, port) {
+            // The broker answers in its place.
+            Verdict::Denied(Denial::Unlisted { .. }) if self.login_at(host, port).is_some() => {
+                Verdict::Allowed { rule: "login".into(), port_named: false }
+            }
+            verdict => verdict,
+        }
     }
 
     pub(crate) fn note(&self, wish: &Wish, decision: Outcome, rule: &str) {
@@ -159,15 +179,30 @@ impl Session {
     pub(crate) fn ways(self: &Arc<Self>) -> io::Result<Ways> {
         let upstream =
             Arc::new(Upstream::new(self.network.clone(), self.connect_to.clone(), self.resolver.clone())?);
-        let [any, first] = tls(self.roots.clone())?.map(|tls| {
-            let connector = Connector { upstream: Arc::clone(&upstream), tls };
-            Client::builder(TokioExecutor::new())
-                .pool_timer(TokioTimer::new())
-                .timer(TokioTimer::new())
-                .build(connector)
-        });
-        Ok(Ways { session: Arc::clone(self), upstream, client: any, first_client: first })
+        let [any, first] = tls(self.roots.clone())?;
+        let login_client = login_client(&self.connect_to, self.resolver.clone(), Arc::clone(&first))?;
+        let [client, first_client] = [any, first].map(|tls| client(Arc::clone(&upstream), tls));
+        Ok(Ways { session: Arc::clone(self), upstream, client, login_client, first_client })
     }
+}
+
+fn client(upstream: Arc<Upstream>, tls: Arc<ClientConfig>) -> Client<Connector, Body> {
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .build(Connector { upstream, tls })
+}
+
+/// Speaks to those who refresh logins and to nobody else.
+pub(crate) fn login_client(
+    connect_to: &ConnectTo,
+    resolver: Option<Arc<dyn Resolve>>,
+    tls: Arc<ClientConfig>,
+) -> io::Result<Client<Connector, Body>> {
+    let hosts = [CLAUDE.host, CHATGPT.host].map(str::parse);
+    let allow = hosts.into_iter().collect::<Result<_, _>>().map_err(io::Error::other)?;
+    let network = Network { mode: NetworkMode::Allow, allow, deny: Vec::new() };
+    Ok(client(Arc::new(Upstream::new(network, connect_to.clone(), resolver)?), tls))
 }
 
 /// Where systems keep the authorities that they trust.
@@ -202,7 +237,7 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    pub(crate) fn new(host: impl ToString, port: u16, way: &'static str) -> Self {
+    pub(crate) fn new(host: &impl ToString, port: u16, way: &'static str) -> Self {
         Self {
             host: host.to_string(),
             port,

@@ -21,6 +21,10 @@ const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
 pub struct Outside {
     /// The person's home, where logins are.
     pub home: PathBuf,
+    /// Where ringfence keeps what lasts.
+    pub state: PathBuf,
+    /// The program that reads the keychain, on machines that have one.
+    pub keychain: Option<PathBuf>,
     /// Hosts whose address is given.
     pub connect_to: ConnectTo,
     /// Certificates of more authorities.
@@ -43,7 +47,8 @@ pub(crate) fn credentials(job: &Job<'_>, base_url: Option<&str>) -> Result<Vec<C
     let brokered =
         job.policy.credentials == Credentials::Broker && job.policy.network.mode == NetworkMode::Allow;
     let Some(cli) = job.work.cli().filter(|_| brokered) else { return Ok(Vec::new()) };
-    let sources = Sources { env: &job.host_env, home: &job.outside.home, base_url };
+    let Outside { home, state, keychain, .. } = &job.outside;
+    let sources = Sources { env: &job.host_env, home, state, keychain: keychain.as_deref(), base_url };
     Ok(find(cli.facts().login.providers, sources)?)
 }
 

@@ -156,7 +156,8 @@ impl Installation {
                 vec![text.with_context(named)?]
             }
         };
-        Ok(Outside { home: self.home.clone(), connect_to, roots })
+        let keychain = cfg!(target_os = "macos").then(|| self.surroundings().find("security")).flatten();
+        Ok(Outside { home: self.home.clone(), state: self.state.clone(), keychain, connect_to, roots })
     }
 
     /// The runs of this installation.

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Channel, Full};
@@ -244,7 +246,7 @@ async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) {
 
 async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Cut> {
     let (head, body) = request.into_parts();
-    let raw = body.collect().await?.to_bytes();
+    let raw = unpacked(&head.headers, body.collect().await?.to_bytes());
     let json: Option<Value> = serde_json::from_slice(&raw).ok();
     let body = match &json {
         Some(json) => json.clone(),
@@ -261,8 +263,39 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer
             model(&shared, dialect, &body, asked, count_only).await
         }
         (Some(dialect), _) => Ok(answer(400, &dialect.error(400, "The body is not a JSON object"))),
+        (None, _) if head.method == Method::POST && head.uri.path().ends_with("/oauth/token") => {
+            Ok(answer(200, &token(&shared)))
+        }
         (None, _) => Ok(aside(&head.method, head.uri.path(), &head.headers)),
     }
+}
+
+/// Codex packs what it says to the server of a plan.
+fn unpacked(headers: &HeaderMap, raw: Bytes) -> Bytes {
+    if headers.get("content-encoding").is_none_or(|encoding| encoding != "zstd") {
+        return raw;
+    }
+    let mut unpacked = Vec::new();
+    let read = ruzstd::decoding::StreamingDecoder::new(&raw[..])
+        .ok()
+        .and_then(|mut decoder| decoder.read_to_end(&mut unpacked).ok());
+    if read.is_some() { unpacked.into() } else { raw }
+}
+
+/// A new login, good for an hour; each has its number.
+fn token(shared: &Shared) -> Value {
+    let number =
+        shared.state().requests.iter().filter(|request| request.path.ends_with("/oauth/token")).count();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let claims = URL_SAFE_NO_PAD.encode(json!({ "exp": now + 3600 }).to_string());
+    json!({
+        "token_type": "Bearer",
+        "access_token": format!("e30.{claims}.REAL-SECRET-{number}"),
+        "refresh_token": format!("refresh-REAL-SECRET-{number}"),
+        "id_token": format!("e30.{claims}.id-REAL-SECRET-{number}"),
+        "expires_in": 3600,
+        "scope": "user:inference",
+    })
 }
 
 /// The API that a path belongs to.
@@ -270,7 +303,8 @@ fn dialect(method: &Method, path: &str) -> Option<&'static dyn Dialect> {
     match path {
         _ if method != Method::POST => None,
         "/v1/messages" | "/v1/messages/count_tokens" => Some(&Anthropic),
-        "/v1/responses" => Some(&Responses),
+        // The second is where a plan's own model is.
+        "/v1/responses" | "/backend-api/codex/responses" => Some(&Responses),
         "/v1/chat/completions" => Some(&Chat),
         _ => None,
     }
@@ -300,9 +334,23 @@ fn note(shared: &Shared, method: &Method, path: &str, headers: &HeaderMap, body:
 fn aside(method: &Method, path: &str, headers: &HeaderMap) -> Answer {
     match (method, path) {
         (&Method::HEAD | &Method::GET, "/") => answer(200, &json!({})),
-        (&Method::GET, "/v1/models") => answer(200, &models()),
+        // What codex asks of a plan's login before anything else.
+        (&Method::GET, "/backend-api/wham/accounts/check") => {
+            let account =
+                headers.get("chatgpt-account-id").and_then(|value| value.to_str().ok()).unwrap_or("none");
+            answer(
+                200,
+                &json!({
+                    "accounts": [{ "id": account, "workspace_backend_origin": "https://chatgpt.com", "account_routing_override": "NO_CONSTRAINT" }],
+                    "default_account_id": account,
+                }),
+            )
+        }
+        (&Method::GET, "/v1/models" | "/backend-api/codex/models") => answer(200, &models()),
         // Codex takes this as "speak plain HTTP" at once; other refusals it retries.
-        (&Method::GET, "/v1/responses") if headers.contains_key("upgrade") => {
+        (&Method::GET, "/v1/responses" | "/backend-api/codex/responses")
+            if headers.contains_key("upgrade") =>
+        {
             answer(426, &Responses.error(426, "No websockets here"))
         }
         (_, "/v1/messages" | "/v1/responses" | "/v1/chat/completions") => {

@@ -1,44 +1,33 @@
-//! The login of a Claude subscription: a token in a variable, or the login of the CLI.
-
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-use serde_json::{Value, json};
+//! The login of a Claude subscription: a token in a variable, the keychain, or the file of the CLI, in this order.
 
 use super::anthropic::HOSTS;
-use super::{ProviderError, Sources, by_variable, text};
-use crate::credential::{Credential, Inside};
-use crate::placeholder::Placeholder;
-use crate::secret::Secret;
+use super::{ProviderError, Sources, by_login, by_variable};
+use crate::credential::Credential;
+use crate::login::{CLAUDE, Login, Store};
 
 const VARIABLE: &str = "CLAUDE_CODE_OAUTH_TOKEN";
 const FILE: &str = ".claude/.credentials.json";
-const ROOM: &str = "claudeAiOauth";
-/// Inside, a login never runs out: the host is the one that refreshes it.
-const NEVER_MS: u64 = 4_102_444_800_000;
+const SERVICE: &str = "Claude Code-credentials";
 
 pub(super) fn credentials(sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError> {
     let hosts = sources.hosts(&HOSTS)?;
     if let Some(secret) = sources.variable(VARIABLE) {
         return Ok(vec![by_variable("claude login", VARIABLE, "sk-ant-oat01-", secret, hosts)?]);
     }
-    let Some(document) = sources.document(FILE)? else { return Ok(Vec::new()) };
-    let Some(login) = document.get(ROOM) else { return Ok(Vec::new()) };
-    let wrong =
-        || ProviderError::Login { path: sources.home.join(FILE), why: "it holds no access token".into() };
-    let access = text(login, &["accessToken"]).ok_or_else(wrong)?;
-    let placeholder = Placeholder::new("sk-ant-oat01-")?;
-    let refresh = Placeholder::new("sk-ant-ort01-")?;
-    let mut copy = login.clone();
-    copy["accessToken"] = Value::from(placeholder.text());
-    copy["refreshToken"] = Value::from(refresh.text());
-    copy["expiresAt"] = Value::from(NEVER_MS);
-    let file = json!({ ROOM: copy }).to_string();
-    Ok(vec![Credential {
-        name: "claude login".into(),
-        hosts,
-        swaps: vec![(placeholder, Secret::new(access.to_owned()))],
-        header: None,
-        inside: Inside { files: BTreeMap::from([(PathBuf::from(FILE), file)]), ..Inside::default() },
-    }])
+    for store in stores(sources) {
+        if let Some((login, document)) = Login::open(&CLAUDE, store, sources.state)? {
+            return Ok(vec![by_login("claude login", FILE, hosts, login, &document)]);
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn stores(sources: Sources<'_>) -> impl Iterator<Item = Store> {
+    let account = sources.env.get("USER").cloned().unwrap_or_default();
+    let keychain = sources.keychain.map(|program| Store::Keychain {
+        program: program.to_owned(),
+        service: SERVICE,
+        account,
+    });
+    keychain.into_iter().chain([Store::File(sources.home.join(FILE))])
 }

@@ -8,11 +8,13 @@ mod opencode;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ringfence_core::policy::{BadHostRule, HostRule};
 use serde_json::Value;
 
 use crate::credential::{Credential, Inside};
+use crate::login::{Login, LoginError, Real, Store};
 use crate::placeholder::Placeholder;
 use crate::secret::Secret;
 
@@ -23,6 +25,10 @@ pub struct Sources<'a> {
     pub env: &'a BTreeMap<String, String>,
     /// The person's home.
     pub home: &'a Path,
+    /// Where ringfence keeps what lasts.
+    pub state: &'a Path,
+    /// The program that reads the keychain, on machines that have one.
+    pub keychain: Option<&'a Path>,
     /// The address of the model, where it is not the provider's own.
     pub base_url: Option<&'a str>,
 }
@@ -30,14 +36,9 @@ pub struct Sources<'a> {
 /// Why a credential cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// A login is there and cannot be read.
-    #[error("the login {} cannot be used: {why}", path.display())]
-    Login {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
+    /// A login is there and cannot be used.
+    #[error(transparent)]
+    Login(#[from] LoginError),
     /// There is no randomness.
     #[error("a placeholder cannot be made: {0}")]
     Placeholder(#[from] io::Error),
@@ -91,14 +92,9 @@ impl Sources<'_> {
 
     /// A document of the person's home, if it is there.
     fn document(&self, path: &str) -> Result<Option<Value>, ProviderError> {
-        let path = self.home.join(path);
-        let wrong = |why: String| ProviderError::Login { path: path.clone(), why };
-        match std::fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(wrong(error.to_string())),
-            // What is wrong with it is not said in its own words: they may be a secret.
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|_| wrong("it is not JSON".into())),
-        }
+        let store = Store::File(self.home.join(path));
+        let wrong = |error: io::Error| LoginError::Store { place: store.to_string(), why: error.to_string() };
+        Ok(store.read().map_err(wrong)?)
     }
 }
 
@@ -126,10 +122,23 @@ fn by_variable(
     Ok(Credential {
         name: name.to_owned(),
         hosts,
-        swaps: vec![(placeholder, secret)],
+        swaps: vec![(placeholder, Real::Fixed(secret))],
         header: None,
         inside: Inside { env, ..Inside::default() },
     })
+}
+
+/// A credential that comes from a login. Inside, the CLI finds a copy without its tokens, where it looks for one.
+fn by_login(name: &str, file: &str, hosts: Vec<HostRule>, login: Login, document: &Value) -> Credential {
+    let copy = (login.kind.copy)(document, &login.inside).to_string();
+    let login = Arc::new(login);
+    Credential {
+        name: name.to_owned(),
+        hosts,
+        swaps: vec![(login.inside.access.clone(), Real::Login(Arc::clone(&login)))],
+        header: None,
+        inside: Inside { files: BTreeMap::from([(PathBuf::from(file), copy)]), ..Inside::default() },
+    }
 }
 
 /// A text inside a document.
@@ -147,7 +156,7 @@ mod tests {
     use super::{Sources, find, host_of};
 
     fn sources<'a>(env: &'a BTreeMap<String, String>, home: &'a Path) -> Sources<'a> {
-        Sources { env, home, base_url: None }
+        Sources { env, home, state: Path::new("/nowhere"), keychain: None, base_url: None }
     }
 
     fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{ProviderError, Sources, by_variable, text};
 use crate::credential::{Credential, Inside};
+use crate::login::Real;
 use crate::placeholder::Placeholder;
 use crate::secret::Secret;
 
@@ -36,7 +37,7 @@ pub(super) fn credentials(sources: Sources<'_>) -> Result<Vec<Credential>, Provi
             found.push(Credential {
                 name: called,
                 hosts,
-                swaps: vec![(placeholder, Secret::new(key.to_owned()))],
+                swaps: vec![(placeholder, Real::Fixed(Secret::new(key.to_owned())))],
                 header: None,
                 inside: Inside::default(),
             });
