@@ -179,6 +179,45 @@ fn claude_with_the_login_of_a_subscription() {
     agent_works_without_its_secret("claude", CLAUDE, &[], &login);
 }
 
+#[test]
+fn a_run_over_its_budget_is_stopped() {
+    let steps = (0..20).map(|number| Step::Shell { command: format!("echo {number} >> steps.txt") });
+    let provider = Provider::new(CLAUDE, steps.chain([text("never")]).collect());
+    let place =
+        provider.seen_from(Place::with_agent_clis()).env("ANTHROPIC_API_KEY", "sk-ant-api03-REAL-SECRET");
+    // Each answer of the script uses 120 tokens.
+    fs::write(place.home().join("policy.json"), r#"{"extends": "standard", "limits": {"tokens": 500}}"#)
+        .unwrap();
+    let policy = place.home().join("policy.json").display().to_string();
+    let ran =
+        place.run(&["run", "--json", "--agent", "claude", "--mode", "native", "--policy", &policy, "Do it"]);
+    let result = ran.result();
+    assert_eq!(result["failure"]["class"], "budget_exceeded", "{ran:?}");
+    let used = result["metered"].as_object().unwrap().values();
+    let total: u64 = used
+        .map(|model| model["input_tokens"].as_u64().unwrap() + model["output_tokens"].as_u64().unwrap())
+        .sum();
+    assert!((500..1000).contains(&total), "{result}");
+    assert!(provider.server.requests().len() < 15);
+}
+
+#[test]
+fn what_is_metered_is_what_the_cli_tells() {
+    let provider =
+        Provider::new(CLAUDE, vec![Step::Shell { command: "true".into() }, text("All done here.")]);
+    let place =
+        provider.seen_from(Place::with_agent_clis()).env("ANTHROPIC_API_KEY", "sk-ant-api03-REAL-SECRET");
+    let result = place
+        .run(&["run", "--json", "--agent", "claude", "--mode", "native", "Do it"])
+        .expect_code(0)
+        .result();
+    let sum = |name: &str| -> u64 {
+        result["metered"].as_object().unwrap().values().map(|model| model[name].as_u64().unwrap()).sum()
+    };
+    assert_eq!(result["usage"]["input_tokens"], sum("input_tokens"), "{result}");
+    assert_eq!(result["usage"]["output_tokens"], sum("output_tokens"), "{result}");
+}
+
 const RUN_OUT: &str = r#"{"claudeAiOauth":{"accessToken":"sk-ant-oat01-REAL-SECRET","refreshToken":"sk-ant-ort01-REAL-SECRET","expiresAt":1000,"scopes":["user:inference"],"subscriptionType":"max"},"other":"kept"}"#;
 
 #[test]

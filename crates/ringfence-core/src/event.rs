@@ -1,5 +1,7 @@
 //! What happens during a run, in the same words for every agent CLI.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -138,6 +140,9 @@ pub struct RunResult {
     /// Tokens and cost of the whole conversation, where the CLI counts that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_usage: Option<Usage>,
+    /// What the broker saw on the wire, model by model.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metered: BTreeMap<String, Usage>,
     /// Wall-clock time.
     pub duration_ms: u64,
     /// Processes that were still there when the agent CLI had ended, and were ended.

@@ -139,11 +139,14 @@ pub fn resolve(mut request: Request, capabilities: &Capabilities) -> Result<Plan
     let mut mechanisms = BTreeMap::new();
     let mut missing = Vec::new();
     let layer = request.layer.is_some();
+    let uncounted = request.policy.network.mode == NetworkMode::Open;
     let promises = request.policy.promises().into_iter().chain(layer.then_some(Promise::WorkspaceUntouched));
     for promise in promises {
         match capabilities.mechanism(promise) {
             // Nothing bounds a layer.
             Some(_) if layer && promise == Promise::Disk => missing.push(promise),
+            // What does not pass the broker is not counted.
+            Some(_) if uncounted && promise == Promise::Budget => missing.push(promise),
             Some(mechanism) => drop(mechanisms.insert(promise, mechanism.clone())),
             None => missing.push(promise),
         }

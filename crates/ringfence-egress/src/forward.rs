@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
@@ -22,6 +23,7 @@ use crate::answer::{Body, BodyError, Refusal, whole};
 use crate::audit::Outcome;
 use crate::credential::Credential;
 use crate::login::{Login, LoginError};
+use crate::meter::{Api, Reading};
 use crate::placeholder::percent_decoded;
 use crate::session::{Session, Ways, Wish};
 use crate::upstream::NoWay;
@@ -115,6 +117,9 @@ async fn forward(
     if let Verdict::Denied(denial) = session.network.judge(&target.host, target.port) {
         return Err(denial.into());
     }
+    if session.meter().is_over() {
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "budget", "the budget of the run is used up"));
+    }
     let upgrade = wants_websocket(&request)?;
     let theirs = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
@@ -128,6 +133,11 @@ async fn forward(
             wish.credential = Some(credential.name().to_owned());
             used = credential.login().cloned();
         }
+    }
+    let api = Api::of(parts.uri.path());
+    if api.is_some() {
+        // What is packed cannot be counted.
+        parts.headers.remove(ACCEPT_ENCODING);
     }
     parts.uri = address(target, &parts.uri)?;
     parts.version = Version::HTTP_11;
@@ -149,7 +159,10 @@ async fn forward(
     let (mut parts, body) = answer.into_parts();
     strip(&mut parts.headers, false);
     let rule = target.authority();
-    let metered = Metered { body, session: Arc::clone(&ways.session), wish: wish.clone(), found, rule };
+    let streams =
+        parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let reading = api.map(|api| Reading::new(api, Arc::clone(session.meter()), streams));
+    let metered = Metered { body, reading, session: Arc::clone(session), wish: wish.clone(), found, rule };
     Ok(Response::from_parts(parts, metered.boxed_unsync()))
 }
 
@@ -383,6 +396,7 @@ impl http_body::Body for Watched {
 /// An answer that is counted, and noted when it has come to its end.
 struct Metered {
     body: Incoming,
+    reading: Option<Reading>,
     session: Arc<Session>,
     wish: Wish,
     found: Arc<Found>,
@@ -403,6 +417,9 @@ impl http_body::Body for Metered {
             && let Some(data) = frame.data_ref()
         {
             this.wish.received += data.len() as u64;
+            if let Some(reading) = &mut this.reading {
+                reading.read(data);
+            }
         }
         Poll::Ready(frame.map(|result| result.map_err(Into::into)))
     }
@@ -418,6 +435,9 @@ impl http_body::Body for Metered {
 
 impl Drop for Metered {
     fn drop(&mut self) {
+        if let Some(reading) = &mut self.reading {
+            reading.end();
+        }
         self.wish.sent = self.found.bytes.load(Ordering::Relaxed);
         self.session.note(&self.wish, Outcome::Allow, &self.rule);
     }

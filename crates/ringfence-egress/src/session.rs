@@ -16,6 +16,7 @@ use crate::audit::{Audit, Entry, Outcome, now_ms};
 use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::login::{CHATGPT, CLAUDE, Login};
+use crate::meter::{Budget, Meter, Prices};
 use crate::upstream::{ConnectTo, Connector, Resolve, Upstream, roots, tls};
 
 /// What a run is given.
@@ -28,6 +29,10 @@ pub struct Setup {
     pub connect_to: ConnectTo,
     /// Certificates of more authorities that hosts may be known by.
     pub roots: Vec<String>,
+    /// What tokens cost.
+    pub prices: Prices,
+    /// How much the run may use.
+    pub budget: Budget,
     /// Whom to ask for addresses, if not the machine's resolver.
     pub resolver: Option<Arc<dyn Resolve>>,
 }
@@ -48,6 +53,9 @@ pub struct Session {
     pub(crate) network: Network,
     pub(crate) credentials: Vec<Credential>,
     pub(crate) authority: Authority,
+    meter: Arc<Meter>,
+    /// Whether there is a budget: then whatever goes to a model is looked at.
+    bounded: bool,
     audit: OnceLock<Audit>,
     connect_to: ConnectTo,
     resolver: Option<Arc<dyn Resolve>>,
@@ -66,6 +74,15 @@ pub(crate) struct Ways {
     pub(crate) first_client: Client<Connector, Body>,
 }
 
+/// Where models are.
+const MODELS: [&str; 6] = [
+    "api.anthropic.com",
+    "api.openai.com",
+    "chatgpt.com",
+    "openrouter.ai",
+    "generativelanguage.googleapis.com",
+    "opencode.ai",
+];
 /// The variables by which programs are told whom to trust.
 const TRUST: [&str; 12] = [
     "SSL_CERT_FILE",
@@ -88,11 +105,13 @@ const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
 impl Session {
     /// A session of a run. Nothing is served yet.
     pub fn new(setup: Setup) -> Result<Self, SessionError> {
-        let Setup { network, credentials, connect_to, roots: more, resolver } = setup;
+        let Setup { network, credentials, connect_to, roots: more, prices, budget, resolver } = setup;
         Ok(Self {
             network,
             credentials,
             authority: Authority::new()?,
+            meter: Arc::new(Meter::new(prices, budget)),
+            bounded: budget != Budget::default(),
             audit: OnceLock::new(),
             connect_to,
             resolver,
@@ -132,6 +151,12 @@ impl Session {
     pub(crate) fn looks_into(&self, host: &Host, port: u16) -> bool {
         self.credentials.iter().any(|credential| credential.is_for(host, port))
             || self.login_at(host, port).is_some()
+            || (self.bounded && matches!(host, Host::Name(name) if MODELS.contains(&name.as_str())))
+    }
+
+    /// What the run uses.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
     }
 
     /// The login that a host refreshes.

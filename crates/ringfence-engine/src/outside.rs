@@ -6,7 +6,8 @@ use ringfence_agents::AgentCli;
 use ringfence_core::plan::GuestFile;
 use ringfence_core::policy::{Credentials, HostRule, NetworkMode, Policy};
 use ringfence_egress::{
-    ConnectTo, Credential, Inside, ProviderError, Session, SessionError, Setup, Sources, find, system_bundle,
+    Budget, ConnectTo, Credential, Inside, Prices, PricesError, ProviderError, Session, SessionError, Setup,
+    Sources, find, system_bundle,
 };
 
 use crate::run::Job;
@@ -29,6 +30,8 @@ pub struct Outside {
     pub connect_to: ConnectTo,
     /// Certificates of more authorities.
     pub roots: Vec<String>,
+    /// What tokens cost, if not what the built-in list says.
+    pub prices: Option<Prices>,
 }
 
 /// Why a run has no way out.
@@ -37,6 +40,9 @@ pub enum OutsideError {
     /// A credential cannot be used.
     #[error(transparent)]
     Provider(#[from] ProviderError),
+    /// What tokens cost is not known.
+    #[error(transparent)]
+    Prices(#[from] PricesError),
     /// The broker has no session.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -78,12 +84,14 @@ pub(crate) fn session(
     if policy.network.mode != NetworkMode::Allow || policy.reaches_nothing() {
         return Ok(None);
     }
-    let Outside { connect_to, roots, .. } = &job.outside;
+    let Outside { connect_to, roots, prices, .. } = &job.outside;
     let setup = Setup {
         network: policy.network.clone(),
         credentials,
         connect_to: connect_to.clone(),
         roots: roots.clone(),
+        prices: prices.clone().map_or_else(Prices::built_in, Ok)?,
+        budget: Budget { tokens: policy.limits.tokens, cost_usd: policy.limits.cost_usd },
         resolver: None,
     };
     Ok(Some(Session::new(setup)?))

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
-use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Staged, Terminal};
+use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Sandbox, Staged, Stop, Terminal};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
@@ -15,7 +16,7 @@ use ringfence_core::plan::{Plan, Refusal, Request, Stdin, resolve};
 use ringfence_core::policy::{BadHostRule, Policy};
 use ringfence_core::record::{RECORD_SCHEMA, Record};
 use ringfence_core::units::Seconds;
-use ringfence_egress::{Broker, Session};
+use ringfence_egress::{Broker, Meter, Session};
 use ringfence_store::runs::{LogLine, OpenRun, Progress, Runs, RunsError};
 
 use crate::cancel::Cancel;
@@ -190,10 +191,10 @@ pub fn run(
         told = told.and(watchers.tell(event)?);
     }
     let end = match told {
-        Ok(()) => {
-            let way = session.map(|session| (session, runs.network(&run)));
-            attempt(job, staged, &plan, &redactor, way, &mut *reader(job), &mut watchers, cancel)
-        }
+        Ok(()) => match start(job, staged, session, &runs.network(&run)) {
+            Ok(running) => attempt(job, running, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
+            Err(end) => end,
+        },
         Err(error) => End::stopped(unread(&error)),
     };
     let layer = plan.request.layer.as_ref().map(|layer| layer.as_path().to_owned());
@@ -387,6 +388,8 @@ struct End {
     exit_code: u8,
     leftovers: u32,
     survivors: u32,
+    /// What the broker saw of its usage, model by model.
+    metered: BTreeMap<String, Usage>,
 }
 
 impl End {
@@ -396,6 +399,7 @@ impl End {
             exit_code,
             leftovers: 0,
             survivors: 0,
+            metered: BTreeMap::new(),
         }
     }
 
@@ -417,6 +421,29 @@ mod exit_code {
     pub(super) const UNREAD: u8 = 141;
 }
 
+/// A sandbox in which the program runs, and the broker at its door. The sandbox goes first.
+struct Running {
+    sandbox: Box<dyn Sandbox>,
+    _broker: Option<Broker>,
+    meter: Option<Arc<Meter>>,
+}
+
+/// Starts the program, and lets it out as far as it may go.
+fn start(
+    job: &Job<'_>,
+    staged: Result<Box<dyn Staged>, LaunchError>,
+    session: Option<Session>,
+    audit: &Path,
+) -> Result<Running, End> {
+    let mut sandbox = staged.and_then(Staged::start).map_err(|error| not_launched(job, &error))?;
+    let Some(session) = session else { return Ok(Running { sandbox, _broker: None, meter: None }) };
+    let meter = Arc::clone(session.meter());
+    let stopper = sandbox.stopper();
+    meter.on_over(move || stopper.stop(Stop::Kill));
+    let broker = open_broker(sandbox.door(), session, audit).map_err(End::stopped)?;
+    Ok(Running { sandbox, _broker: Some(broker), meter: Some(meter) })
+}
+
 /// The broker at the door of a sandbox. A sandbox without the door that it was to have is not left to itself.
 fn open_broker(door: Option<Door>, session: Session, audit: &Path) -> Result<Broker, Failure> {
     let failed = |message: String| Failure::new(FailureClass::Unknown, message);
@@ -424,24 +451,25 @@ fn open_broker(door: Option<Door>, session: Session, audit: &Path) -> Result<Bro
     Broker::open(door, session, audit).map_err(|error| failed(causes(&error)))
 }
 
+/// Why a run ends that has used more than it may.
+fn over_budget(meter: &Meter) -> Failure {
+    let Usage { input_tokens, output_tokens, cost_usd, .. } = meter.total();
+    let cost = cost_usd.map(|cost| format!(", ${cost:.4}")).unwrap_or_default();
+    let message = format!("the budget was passed: {} tokens{cost}", input_tokens + output_tokens);
+    Failure::new(FailureClass::BudgetExceeded, message)
+        .with_remedy("raise `limits.tokens` or `limits.cost_usd` of the policy if that is meant")
+}
+
 fn attempt(
     job: &Job<'_>,
-    staged: Result<Box<dyn Staged>, LaunchError>,
+    running: Running,
     plan: &Plan,
     redactor: &Redactor,
-    way: Option<(Session, PathBuf)>,
     reader: &mut dyn Reader,
     watchers: &mut Watchers<'_>,
     cancel: &Cancel,
 ) -> End {
-    let mut sandbox = match staged.and_then(Staged::start) {
-        Ok(sandbox) => sandbox,
-        Err(error) => return not_launched(job, &error),
-    };
-    let _broker = match way.map(|(session, audit)| open_broker(sandbox.door(), session, &audit)).transpose() {
-        Ok(broker) => broker,
-        Err(failure) => return End::stopped(failure),
-    };
+    let Running { mut sandbox, _broker, meter } = running;
     cancel.arm(&sandbox.stopper());
     if let Err(error) = watchers.observer.started() {
         return End::stopped(unread(&error));
@@ -462,6 +490,7 @@ fn attempt(
         Ok(watched) => watched,
         Err(failure) => return End::stopped(failure),
     };
+    let metered = meter.as_ref().map(|meter| meter.by_model()).unwrap_or_default();
     let mut outcome = reader.finish(watched.exit.status, clock::now_ms() / 1000);
     let survivors = watched.exit.survivors;
     if survivors > 0 && outcome.failure.is_none() {
@@ -478,7 +507,12 @@ fn attempt(
         exit_code = stopped_code(&failure);
         outcome.failure = Some(failure);
     }
-    End { outcome, exit_code, leftovers: watched.exit.leftovers, survivors }
+    if let Some(meter) = meter.filter(|meter| meter.is_over()) {
+        let failure = over_budget(&meter);
+        exit_code = stopped_code(&failure);
+        outcome.failure = Some(failure);
+    }
+    End { outcome, exit_code, leftovers: watched.exit.leftovers, survivors, metered }
 }
 
 /// The code of a run that the engine ended.
@@ -512,7 +546,7 @@ fn conclude(
     started: Instant,
     redactor: &Redactor,
 ) -> RunResult {
-    let End { mut outcome, mut exit_code, leftovers, survivors } = end;
+    let End { mut outcome, mut exit_code, leftovers, survivors, metered } = end;
     if cancel.requested() {
         // Whatever it made of the wish: a run that was told to end did not do its work.
         exit_code = exit_code::INTERRUPTED;
@@ -536,6 +570,7 @@ fn conclude(
         session: outcome.session,
         usage: before.map_or(outcome.usage, |before| outcome.usage.since(before)),
         session_usage,
+        metered,
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         leftover_processes: leftovers,
         surviving_processes: survivors,

@@ -11,6 +11,7 @@ use ringfence_backends::{GateProgram, Surroundings, settings_keys};
 use ringfence_core::config::{
     BrokerSettings, Document, Keys, Layer, Layers, Settings, Source, environment_layer,
 };
+use ringfence_egress::Prices;
 use ringfence_engine::Outside;
 use ringfence_gate::Started;
 use ringfence_store::runs::Runs;
@@ -148,16 +149,25 @@ impl Installation {
     /// What the broker has to know.
     pub(crate) fn outside(&self, settings: &BrokerSettings) -> anyhow::Result<Outside> {
         let connect_to = settings.connect_to.join(",").parse().context("broker.connect_to")?;
-        let roots = match &settings.ca_file {
-            None => Vec::new(),
-            Some(path) => {
+        let text = |key: &str, path: &Option<PathBuf>| {
+            let read = |path: &PathBuf| {
                 let text = read_text(&self.expand(path))?;
-                let named = || format!("broker.ca_file: {} is not there", path.display());
-                vec![text.with_context(named)?]
-            }
+                text.with_context(|| format!("{key}: {} is not there", path.display()))
+            };
+            path.as_ref().map(read).transpose()
         };
+        let roots = text("broker.ca_file", &settings.ca_file)?.into_iter().collect();
+        let prices = text("broker.prices_file", &settings.prices_file)?;
+        let prices = prices.map(|text| Prices::parse(&text)).transpose().context("broker.prices_file")?;
         let keychain = cfg!(target_os = "macos").then(|| self.surroundings().find("security")).flatten();
-        Ok(Outside { home: self.home.clone(), state: self.state.clone(), keychain, connect_to, roots })
+        Ok(Outside {
+            home: self.home.clone(),
+            state: self.state.clone(),
+            keychain,
+            connect_to,
+            roots,
+            prices,
+        })
     }
 
     /// The runs of this installation.

@@ -74,6 +74,7 @@ fn with_namespaces(offer: &Offer) -> Capabilities {
         (Promise::CredentialsBroker, "placeholders inside, broker".into()),
         (Promise::Timeout, "pid namespace".into()),
         (Promise::OutputCap, "counted on the pipes".into()),
+        (Promise::Budget, "counted by the broker".into()),
         (Promise::Disk, "one memory of that size for all private places".into()),
     ]
     .into_iter()

@@ -40,6 +40,8 @@ pub struct BrokerSettings {
     pub connect_to: Vec<String>,
     /// Certificates of more authorities.
     pub ca_file: Option<PathBuf>,
+    /// What tokens cost.
+    pub prices_file: Option<PathBuf>,
 }
 
 /// How runs are isolated.
