@@ -151,6 +151,7 @@ async fn serve_http(stream: impl Stream, ways: Arc<Ways>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HELLO_PATIENCE)
         .max_buf_size(LONGEST_HEADERS)
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     // Whatever goes wrong was answered, or there is nobody to answer.

@@ -172,7 +172,8 @@ async fn serve_requests(ways: Arc<Ways>, client: impl Stream, target: Target) ->
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HELLO_PATIENCE)
-        .max_buf_size(LONGEST_HEADERS);
+        .max_buf_size(LONGEST_HEADERS)
+        .half_close(true);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -1,0 +1,544 @@
+//! What a hostile program says to the broker, and what it is answered. Nothing of it may reach a host.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_core::backend::Door;
+use ringfence_core::policy::{Network, NetworkMode};
+use ringfence_egress::{
+    Answer, Broker, Budget, Outcome, Prices, Resolve, Session, Setup, Sources, find, read_entries,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use scripted_model::{Front, Script, Server, Step};
+
+/// A resolver that plays a script.
+struct Scripted;
+
+impl Resolve for Scripted {
+    fn resolve<'a>(&'a self, name: &'a str) -> Answer<'a> {
+        let address = match name {
+            "rebind.wild.test" => "127.0.0.1",
+            "metadata.wild.test" => "169.254.169.254",
+            "inside.wild.test" => "10.0.0.1",
+            "mapped.wild.test" => "::ffff:127.0.0.1",
+            "six.wild.test" => "fd00::1",
+            _ => return Box::pin(async { Err(std::io::ErrorKind::NotFound.into()) }),
+        };
+        let address: IpAddr = address.parse().unwrap();
+        Box::pin(async move { Ok(vec![address]) })
+    }
+}
+
+struct Scene {
+    server: Server,
+    front: Front,
+    _broker: Broker,
+    door: SocketAddr,
+    directory: tempfile::TempDir,
+    placeholder: String,
+    /// What a run would trust.
+    trusted: String,
+}
+
+const ALLOWED: [&str; 5] =
+    ["good.test", "*.wild.test", "db.test:5432", "api.anthropic.com", "plain.test:8080"];
+
+impl Scene {
+    fn new() -> Self {
+        let server = Server::start(Script::new(vec![Step::Text { text: "hi".into() }])).unwrap();
+        let front = Front::start(server.address(), &["good.test", "api.anthropic.com"]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let env = BTreeMap::from([("ANTHROPIC_API_KEY".to_owned(), "sk-ant-api03-REAL".to_owned())]);
+        let sources = Sources {
+            env: &env,
+            home: directory.path(),
+            state: directory.path(),
+            keychain: None,
+            base_url: None,
+        };
+        let credentials = find(&["anthropic"], sources).unwrap();
+        let placeholder = credentials[0].inside().env["ANTHROPIC_API_KEY"].clone();
+        let plain = server.address();
+        let tls = front.address();
+        let to = format!(
+            "good.test:443={tls},api.anthropic.com:443={tls},good.test:80={plain},plain.test:8080={plain}"
+        );
+        let setup = Setup {
+            network: Network {
+                mode: NetworkMode::Allow,
+                allow: ALLOWED.iter().map(|rule| rule.parse().unwrap()).collect(),
+                deny: vec!["evil.wild.test".parse().unwrap()],
+            },
+            credentials,
+            connect_to: to.parse().unwrap(),
+            roots: vec![front.root().to_owned()],
+            prices: Prices::built_in().unwrap(),
+            budget: Budget::default(),
+            resolver: Some(Arc::new(Scripted)),
+        };
+        let session = Session::new(setup).unwrap();
+        let trusted = session.bundle("");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let door = listener.local_addr().unwrap();
+        let broker =
+            Broker::open(Door::Tcp(listener), session, &directory.path().join("network.jsonl")).unwrap();
+        Self { server, front, _broker: broker, door, directory, placeholder, trusted }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.door).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
+        stream
+    }
+
+    /// Everything that comes back, to the end or until nothing comes.
+    fn say(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        // Whoever is refused early cannot always say all.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn status(&self, bytes: &[u8]) -> u16 {
+        let answer = self.say(bytes);
+        answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+    }
+
+    fn reached(&self) -> usize {
+        self.server.requests().len()
+    }
+
+    /// A tunnel that is open.
+    fn tunnel(&self, to: &str) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = [0; 256];
+        let count = stream.read(&mut answer).unwrap();
+        assert!(answer[..count].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        stream
+    }
+
+    /// TLS over a tunnel, with a name of one's own.
+    fn tls(&self, tunnel: TcpStream, name: &str, protocol: &[u8]) -> std::io::Result<Tls> {
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(self.trusted.as_bytes()) {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = rustls::StreamOwned::new(connection, tunnel);
+        stream.conn.complete_io(&mut stream.sock)?;
+        Ok(stream)
+    }
+
+    fn rules(&self) -> Vec<String> {
+        let entries = read_entries(&self.directory.path().join("network.jsonl")).unwrap();
+        entries.into_iter().map(|entry| entry.rule).collect()
+    }
+}
+
+type Tls = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
+
+/// Names that are no names, addresses in every disguise, hosts that nobody allowed.
+const HOSTS: [(&str, u16); 37] = [
+    ("other.test", 403),
+    ("sub.good.test", 403),
+    ("good.test.evil.test", 403),
+    ("xgood.test", 403),
+    ("wild.test", 403),
+    ("evil.wild.test", 403),
+    ("xn--good-9za.test", 403),
+    ("127.0.0.1", 403),
+    ("8.8.8.8", 403),
+    ("169.254.169.254", 403),
+    ("[::1]", 403),
+    ("[::ffff:127.0.0.1]", 403),
+    ("[::ffff:169.254.169.254]", 403),
+    ("[fd00:ec2::254]", 403),
+    ("localhost", 403),
+    ("rebind.wild.test", 403),
+    ("metadata.wild.test", 403),
+    ("inside.wild.test", 403),
+    ("mapped.wild.test", 403),
+    ("six.wild.test", 403),
+    ("good.test.", 400),
+    ("good..test", 400),
+    (".good.test", 400),
+    ("-good.test", 400),
+    ("good_.test", 400),
+    ("0177.0.0.1", 400),
+    ("0x7f.0.0.1", 400),
+    ("0x7f000001", 400),
+    ("2130706433", 400),
+    ("017700000001", 400),
+    ("127.1", 400),
+    ("127.0.0.01", 400),
+    ("good.test%00.evil.test", 400),
+    ("good.test%2eevil.test", 400),
+    ("user@good.test", 400),
+    ("user:pass@good.test", 400),
+    ("*.wild.test", 400),
+];
+
+#[test]
+fn hosts_are_read_in_one_way_by_all_doors() {
+    let scene = Scene::new();
+    for (host, expected) in HOSTS {
+        let connect = format!("CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n");
+        assert_eq!(scene.status(connect.as_bytes()), expected, "CONNECT {host}");
+        let absolute = format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(scene.status(absolute.as_bytes()), expected, "GET {host}");
+        // SOCKS: not allowed, or no such kind of address.
+        let name = host.trim_matches(['[', ']']);
+        let expected = if expected == 403 && !name.contains("::") { 2 } else { 8 };
+        assert_eq!(socks(&scene, name.as_bytes(), 443), expected, "SOCKS {host}");
+    }
+    for raw in [&b"good.test\0.evil.test"[..], b"good.test\0", b"g\xc3\xb6od.test", b"good.test\r\nx: y", b""]
+    {
+        assert_eq!(socks(&scene, raw, 443), 8, "{raw:?}");
+    }
+    assert_eq!(scene.reached(), 0);
+}
+
+/// The answer to a wish by name.
+fn socks(scene: &Scene, name: &[u8], port: u16) -> u8 {
+    let mut stream = scene.connect();
+    let mut wish = vec![5, 1, 0, 5, 1, 0, 3, u8::try_from(name.len()).unwrap()];
+    wish.extend(name);
+    wish.extend(port.to_be_bytes());
+    stream.write_all(&wish).unwrap();
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    answer[3]
+}
+
+#[test]
+fn ports_are_as_named() {
+    let scene = Scene::new();
+    for (authority, expected) in [
+        ("good.test:22", 403),
+        ("good.test:8443", 403),
+        ("db.test:443", 403),
+        ("good.test:0", 400),
+        ("good.test:65536", 400),
+        ("good.test:+443", 400),
+        ("good.test:", 400),
+        ("good.test", 400),
+        ("good.test:443:80", 400),
+        ("db.test:5432", 502),
+    ] {
+        let connect = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+        assert_eq!(scene.status(connect.as_bytes()), expected, "{authority}");
+    }
+    assert_eq!(socks(&scene, b"good.test", 22), 2);
+    assert_eq!(socks(&scene, b"good.test", 0), 8);
+    assert_eq!(scene.reached(), 0);
+}
+
+#[test]
+fn requests_that_could_be_read_in_two_ways_are_refused() {
+    let scene = Scene::new();
+    let long = "a".repeat(100 << 10);
+    let cases: Vec<(&str, String, &[u16])> = vec![
+        ("another host", "GET http://good.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n".into(), &[421]),
+        ("another port", "GET http://good.test/ HTTP/1.1\r\nHost: good.test:81\r\n\r\n".into(), &[421]),
+        ("two hosts", "GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nHost: other.test\r\n\r\n".into(), &[400]),
+        ("the same host twice", "GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nHost: good.test\r\n\r\n".into(), &[400]),
+        ("tunnel with another host", "CONNECT good.test:443 HTTP/1.1\r\nHost: other.test:443\r\n\r\n".into(), &[400]),
+        ("a path", "GET / HTTP/1.1\r\nHost: good.test\r\n\r\n".into(), &[400]),
+        ("an asterisk", "OPTIONS * HTTP/1.1\r\nHost: good.test\r\n\r\n".into(), &[400]),
+        ("another scheme", "GET ftp://good.test/ HTTP/1.1\r\nHost: good.test\r\n\r\n".into(), &[400]),
+        ("a file", "GET file:///etc/passwd HTTP/1.1\r\nHost: good.test\r\n\r\n".into(), &[400]),
+        ("trace", "TRACE http://good.test/ HTTP/1.1\r\nHost: good.test\r\n\r\n".into(), &[400]),
+        (
+            "two lengths",
+            "POST http://good.test/ HTTP/1.1\r\nHost: good.test\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello".into(),
+            &[400],
+        ),
+        (
+            "chunks in disguise",
+            "POST http://good.test/ HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n".into(),
+            &[400],
+        ),
+        (
+            "a chunk too long",
+            "POST http://good.test/ HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n".into(),
+            &[400, 502, 0],
+        ),
+        ("a folded header", "GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nX: a\r\n b\r\n\r\n".into(), &[400]),
+        ("a space before the colon", "GET http://good.test/ HTTP/1.1\r\nHost : good.test\r\n\r\n".into(), &[400]),
+        ("a NUL in a header", "GET http://good.test/ HTTP/1.1\r\nHost: good.test\0\r\n\r\n".into(), &[400]),
+        ("a NUL in the address", "GET http://good.test/\0 HTTP/1.1\r\nHost: good.test\r\n\r\n".into(), &[400]),
+        ("long headers", format!("GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nX: {long}\r\n\r\n"), &[431, 400, 0]),
+        ("a long address", format!("GET http://good.test/{long} HTTP/1.1\r\nHost: good.test\r\n\r\n"), &[414, 400, 431, 0]),
+        ("HTTP/2 in the clear", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), &[400, 0]),
+        ("HTTP/0.9", "GET http://good.test/\r\n\r\n".into(), &[400]),
+        ("nonsense", "\u{1}\u{2}\u{3}\r\n\r\n".into(), &[400]),
+        ("SOCKS 4", "\u{4}\u{1}\0P\u{7f}\0\0\u{1}\0".into(), &[400, 0]),
+        (
+            "a websocket to nobody",
+            "GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n".into(),
+            &[403],
+        ),
+    ];
+    for (what, request, expected) in cases {
+        let status = scene.status(request.as_bytes());
+        assert!(expected.contains(&status), "{what}: {status}");
+    }
+    let reached = scene.server.requests();
+    assert!(reached.is_empty(), "{reached:?}");
+}
+
+#[test]
+fn a_length_beside_chunks_does_not_get_through() {
+    let scene = Scene::new();
+    let smuggled = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: good.test\r\n\r\n";
+    let request = format!(
+        "POST http://good.test/a HTTP/1.1\r\nHost: good.test\r\nContent-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n{smuggled}",
+        smuggled.len()
+    );
+    scene.say(request.as_bytes());
+    let reached = scene.server.requests();
+    assert!(reached.len() <= 1 && reached.iter().all(|one| one.path == "/a"), "{reached:?}");
+    assert!(
+        reached
+            .iter()
+            .all(|one| !one.headers.contains_key("content-length") || one.headers["content-length"] == "0"),
+        "{reached:?}"
+    );
+}
+
+#[test]
+fn what_is_said_in_a_tunnel_decides_what_becomes_of_it() {
+    let scene = Scene::new();
+    // Not TLS at all.
+    for words in [
+        &b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"[..],
+        b"SSH-2.0-x\r\n",
+        b"\x16\x03\x01\x00\x00",
+        b"\x80\x2e\x01",
+    ] {
+        let mut tunnel = scene.tunnel("good.test:443");
+        tunnel.write_all(words).unwrap();
+        let mut rest = Vec::new();
+        let _ = tunnel.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "{words:?}");
+    }
+    // Another name, or none.
+    for name in ["other.test", "sub.good.test", "1.2.3.4"] {
+        assert!(scene.tls(scene.tunnel("good.test:443"), name, b"http/1.1").is_err(), "{name}");
+        assert!(scene.tls(scene.tunnel("api.anthropic.com:443"), name, b"http/1.1").is_err(), "{name}");
+    }
+    assert_eq!(scene.reached(), 0);
+    // The same name is passed on, however it is written.
+    for name in ["good.test", "GOOD.test"] {
+        let mut tls = scene.tls(scene.tunnel("good.test:443"), name, b"http/1.1").unwrap();
+        tls.write_all(b"GET /in HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        let _ = tls.read_to_end(&mut answer);
+        assert!(answer.starts_with(b"HTTP/1.1 404"), "{}", String::from_utf8_lossy(&answer));
+    }
+    assert_eq!(scene.reached(), 2);
+    let rules = scene.rules();
+    for rule in ["not-tls", "sni-mismatch", "good.test"] {
+        assert!(rules.iter().any(|seen| seen == rule), "{rule}: {rules:?}");
+    }
+    assert!(!scene.front.root().is_empty());
+}
+
+/// A first message that asks for a name in secret as well.
+#[test]
+fn a_name_that_is_asked_for_in_secret_is_not_passed_on() {
+    let scene = Scene::new();
+    let mut tunnel = scene.tunnel("good.test:443");
+    tunnel.write_all(&hello_with_secret_name("good.test")).unwrap();
+    let mut answer = [0; 5];
+    // The broker answers itself: a handshake or an alert of its own, and the host hears nothing.
+    tunnel.read_exact(&mut answer).unwrap();
+    assert!([21, 22].contains(&answer[0]), "{answer:?}");
+    assert_eq!(scene.reached(), 0);
+}
+
+fn hello_with_secret_name(name: &str) -> Vec<u8> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut bytes = Vec::new();
+    connection.write_tls(&mut bytes).unwrap();
+    // One more extension at the end, and all lengths around it.
+    let extension = [0xfe, 0x0d, 0, 4, 0, 0, 0, 0];
+    let session = usize::from(bytes[43]);
+    let ciphers_at = 44 + session;
+    let ciphers = usize::from(u16::from_be_bytes([bytes[ciphers_at], bytes[ciphers_at + 1]]));
+    let compressions_at = ciphers_at + 2 + ciphers;
+    let extensions_at = compressions_at + 1 + usize::from(bytes[compressions_at]);
+    bytes.extend(extension);
+    let grow = |bytes: &mut Vec<u8>, at: usize| {
+        let length = u16::from_be_bytes([bytes[at], bytes[at + 1]]) + 8;
+        bytes[at..at + 2].copy_from_slice(&length.to_be_bytes());
+    };
+    for at in [3, 7, extensions_at] {
+        grow(&mut bytes, at);
+    }
+    bytes
+}
+
+#[test]
+fn requests_that_are_looked_at_are_for_the_host_of_their_tunnel() {
+    let scene = Scene::new();
+    let ask = |host: &str, more: &str| {
+        let mut tls =
+            scene.tls(scene.tunnel("api.anthropic.com:443"), "api.anthropic.com", b"http/1.1").unwrap();
+        let request = format!("GET /x HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        tls.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let _ = tls.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    for host in
+        ["other.test", "good.test", "api.anthropic.com.", "api.anthropic.com:80", "evil@api.anthropic.com"]
+    {
+        let answer = ask(host, "");
+        assert!(answer.starts_with("HTTP/1.1 421") || answer.starts_with("HTTP/1.1 400"), "{host}: {answer}");
+    }
+    assert_eq!(scene.reached(), 0);
+    let key = format!("x-api-key: {}\r\n", scene.placeholder);
+    assert!(ask("api.anthropic.com", &key).starts_with("HTTP/1.1 404"));
+    assert_eq!(scene.server.requests()[0].headers["x-api-key"], "sk-ant-api03-REAL");
+}
+
+#[test]
+fn a_placeholder_goes_to_its_own_host_and_nowhere_else() {
+    use base64::Engine;
+    let scene = Scene::new();
+    let placeholder = &scene.placeholder;
+    let basic = base64::engine::general_purpose::STANDARD.encode(format!("me:{placeholder}"));
+    let part = &placeholder["sk-ant-api03-".len()..];
+    let upper = part.to_uppercase();
+    let length = placeholder.len();
+    for (what, request) in [
+        (
+            "a header",
+            format!("GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nX: {placeholder}\r\n\r\n"),
+        ),
+        (
+            "basic authentication",
+            format!(
+                "GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nAuthorization: Basic {basic}\r\n\r\n"
+            ),
+        ),
+        ("a part of it", format!("GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nX: {part}\r\n\r\n")),
+        ("in capitals", format!("GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nX: {upper}\r\n\r\n")),
+        ("a path", format!("GET http://good.test/{placeholder} HTTP/1.1\r\nHost: good.test\r\n\r\n")),
+        ("a query", format!("GET http://good.test/?k={placeholder} HTTP/1.1\r\nHost: good.test\r\n\r\n")),
+        (
+            "an escaped query",
+            format!(
+                "GET http://good.test/?k={}%{:02x} HTTP/1.1\r\nHost: good.test\r\n\r\n",
+                &placeholder[..length - 1],
+                placeholder.as_bytes()[length - 1]
+            ),
+        ),
+        (
+            "a body",
+            format!(
+                "POST http://good.test/ HTTP/1.1\r\nHost: good.test\r\nContent-Length: {length}\r\n\r\n{placeholder}"
+            ),
+        ),
+        (
+            "a body in pieces",
+            format!(
+                "POST http://good.test/ HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n14\r\n{}\r\n{:x}\r\n{}\r\n0\r\n\r\n",
+                &placeholder[..20],
+                length - 20,
+                &placeholder[20..]
+            ),
+        ),
+    ] {
+        let answer = scene.say(request.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("placeholder"), "{what}: {answer}");
+    }
+    let seen = scene.server.requests();
+    assert!(!format!("{seen:?}").contains(part), "{seen:?}");
+    let entries = read_entries(&scene.directory.path().join("network.jsonl")).unwrap();
+    assert_eq!(
+        entries
+            .iter()
+            .filter(|entry| entry.decision == Outcome::Block && entry.rule == "placeholder")
+            .count(),
+        9
+    );
+    let written = std::fs::read_to_string(scene.directory.path().join("network.jsonl")).unwrap();
+    assert!(!written.contains("?k="), "{written}");
+}
+
+#[test]
+fn whoever_says_nothing_is_shown_out() {
+    let scene = Scene::new();
+    let mut waiting: Vec<TcpStream> = Vec::new();
+    for words in [&b""[..], b"GET http://good.test/ HTTP/1.1\r\nX: ", b"\x05", b"\x05\x01\x00\x05\x01"] {
+        let mut stream = scene.connect();
+        stream.write_all(words).unwrap();
+        waiting.push(stream);
+    }
+    let mut tunnel = scene.tunnel("good.test:443");
+    tunnel.write_all(b"\x16\x03\x01\x02").unwrap();
+    waiting.push(tunnel);
+    // Meanwhile everybody else is served.
+    assert_eq!(
+        scene.status(b"GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nConnection: close\r\n\r\n"),
+        200
+    );
+    for mut stream in waiting {
+        let mut rest = Vec::new();
+        let ended = stream.read_to_end(&mut rest);
+        assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn a_thousand_connections_are_served_at_once() {
+    let scene = Scene::new();
+    let mut all: Vec<TcpStream> = (0..1000).map(|_| scene.connect()).collect();
+    for stream in &mut all {
+        stream
+            .write_all(
+                b"GET http://plain.test:8080/ HTTP/1.1\r\nHost: plain.test:8080\r\nConnection: close\r\n\r\n",
+            )
+            .unwrap();
+    }
+    for stream in &mut all {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200"));
+    }
+    assert_eq!(scene.reached(), 1000);
+}
+
+#[test]
+fn the_authority_of_a_run_signs_for_nobody_else() {
+    let scene = Scene::new();
+    assert!(scene.trusted.contains("BEGIN CERTIFICATE") && !scene.trusted.contains("PRIVATE KEY"));
+    assert!(!Path::new(&scene.directory.path().join("key")).exists());
+}
