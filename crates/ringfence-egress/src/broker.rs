@@ -10,13 +10,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_core::backend::Door;
-use ringfence_core::policy::{Host, Verdict, parse_authority};
+use ringfence_core::policy::{Denial, Host, Verdict, parse_authority};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::answer::{Body, Refusal, empty};
+use crate::asking::Reply as Said;
 use crate::audit::Outcome;
 use crate::forward::{Target, forward_or_answer};
 use crate::prefixed::{Prefixed, Stream};
@@ -186,7 +187,7 @@ async fn answer(ways: Arc<Ways>, request: Request<Incoming>) -> Response<Body> {
         return refuse(&ways, &Wish::new(&host, 0, "tunnel"), &Refusal::bad("a tunnel needs a port"));
     };
     let way = if connect { "tunnel" } else { "http" };
-    let (rule, port_named) = match judge(&ways, &host, port) {
+    let (rule, port_named) = match judge(&ways, &host, port).await {
         Ok(allowed) => allowed,
         Err(refusal) => return refuse(&ways, &Wish::new(&host, port, way), &refusal),
     };
@@ -196,8 +197,15 @@ async fn answer(ways: Arc<Ways>, request: Request<Incoming>) -> Response<Body> {
     forward_or_answer(ways, Target { secure, host, port }, request).await
 }
 
-fn judge(ways: &Ways, host: &Host, port: u16) -> Result<(String, bool), Refusal> {
-    match ways.session.judge(host, port) {
+async fn judge(ways: &Ways, host: &Host, port: u16) -> Result<(String, bool), Refusal> {
+    let session = &ways.session;
+    let mut verdict = session.judge(host, port);
+    if let Verdict::Denied(Denial::Unlisted { .. }) = verdict
+        && session.asking.ask(host, port).await == Said::Yes
+    {
+        verdict = session.judge(host, port);
+    }
+    match verdict {
         Verdict::Allowed { rule, port_named } => Ok((rule, port_named)),
         Verdict::Denied(denial) => Err(denial.into()),
     }
@@ -251,7 +259,7 @@ async fn serve_socks(mut stream: impl Stream, ways: Arc<Ways>) -> io::Result<()>
         return socks::reply(&mut stream, Reply::UnknownAddress).await;
     };
     let wish = Wish::new(&host, port, "tunnel");
-    let (rule, port_named) = match judge(&ways, &host, port) {
+    let (rule, port_named) = match judge(&ways, &host, port).await {
         Ok(allowed) => allowed,
         Err(refusal) => {
             refuse(&ways, &wish, &refusal);

@@ -26,7 +26,7 @@ use crate::login::{Login, LoginError};
 use crate::meter::{Api, Reading};
 use crate::placeholder::percent_decoded;
 use crate::session::{Session, Ways, Wish};
-use crate::upstream::NoWay;
+use crate::upstream::no_way;
 
 /// Where a request goes, whatever it says itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +114,7 @@ async fn forward(
         return refreshed(&ways, login, wish).await;
     }
     // The broker speaks to those who refresh logins; a run only if the policy lets it.
-    if let Verdict::Denied(denial) = session.network.judge(&target.host, target.port) {
+    if let Verdict::Denied(denial) = session.judge(&target.host, target.port) {
         return Err(denial.into());
     }
     if session.meter().is_over() {
@@ -278,12 +278,8 @@ fn failed(error: &hyper_util::client::legacy::Error, found: &Found, target: &Tar
         let message = format!("the body held a placeholder that does not belong to {}", target.host);
         return Refusal::new(StatusCode::FORBIDDEN, "placeholder", message);
     }
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        if let Some(NoWay(refusal)) = cause.downcast_ref() {
-            return refusal.clone();
-        }
-        source = cause.source();
+    if let Some(refusal) = no_way(error) {
+        return refusal.clone();
     }
     Refusal::unreachable(format!("{} broke off", target.host))
 }

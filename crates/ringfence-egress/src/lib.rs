@@ -8,6 +8,7 @@
 //! What must not be here: who may reach what (that is pure, in `core`), and which agent CLI needs which credential.
 
 mod answer;
+mod asking;
 mod audit;
 mod authority;
 mod broker;
@@ -25,11 +26,12 @@ mod socks;
 mod tunnel;
 mod upstream;
 
+pub use asking::{Ask, Reply};
 pub use audit::{Entry, Outcome, read_entries};
 pub use authority::{Authority, AuthorityError};
 pub use broker::{Broker, BrokerError};
 pub use credential::{Credential, Inside};
-pub use login::{Login, LoginError};
+pub use login::{Login, LoginError, LoginReport, LoginTool};
 pub use meter::{Budget, Meter, Prices, PricesError};
 pub use providers::{ProviderError, Sources, find};
 pub use secret::Secret;

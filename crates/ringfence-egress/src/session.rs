@@ -12,6 +12,7 @@ use ringfence_core::policy::{Denial, Host, Network, NetworkMode, Verdict};
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::answer::Body;
+use crate::asking::{Ask, Asking};
 use crate::audit::{Audit, Entry, Outcome, now_ms};
 use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
@@ -33,6 +34,8 @@ pub struct Setup {
     pub prices: Prices,
     /// How much the run may use.
     pub budget: Budget,
+    /// Who is asked for hosts that the policy does not name.
+    pub ask: Option<Arc<dyn Ask>>,
     /// Whom to ask for addresses, if not the machine's resolver.
     pub resolver: Option<Arc<dyn Resolve>>,
 }
@@ -56,6 +59,7 @@ pub struct Session {
     meter: Arc<Meter>,
     /// Whether there is a budget: then whatever goes to a model is looked at.
     bounded: bool,
+    pub(crate) asking: Asking,
     audit: OnceLock<Audit>,
     connect_to: ConnectTo,
     resolver: Option<Arc<dyn Resolve>>,
@@ -105,13 +109,14 @@ const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
 impl Session {
     /// A session of a run. Nothing is served yet.
     pub fn new(setup: Setup) -> Result<Self, SessionError> {
-        let Setup { network, credentials, connect_to, roots: more, prices, budget, resolver } = setup;
+        let Setup { network, credentials, connect_to, roots: more, prices, budget, ask, resolver } = setup;
         Ok(Self {
             network,
             credentials,
             authority: Authority::new()?,
             meter: Arc::new(Meter::new(prices, budget)),
             bounded: budget != Budget::default(),
+            asking: Asking::new(ask),
             audit: OnceLock::new(),
             connect_to,
             resolver,
@@ -171,6 +176,9 @@ impl Session {
             Verdict::Denied(Denial::Unlisted { .. }) if self.login_at(host, port).is_some() => {
                 Verdict::Allowed { rule: "login".into(), port_named: false }
             }
+            Verdict::Denied(Denial::Unlisted { .. }) if self.asking.granted(host, port) => {
+                Verdict::Allowed { rule: "asked".into(), port_named: true }
+            }
             verdict => verdict,
         }
     }
@@ -226,7 +234,7 @@ pub(crate) fn login_client(
 ) -> io::Result<Client<Connector, Body>> {
     let hosts = [CLAUDE.host, CHATGPT.host].map(str::parse);
     let allow = hosts.into_iter().collect::<Result<_, _>>().map_err(io::Error::other)?;
-    let network = Network { mode: NetworkMode::Allow, allow, deny: Vec::new() };
+    let network = Network { mode: NetworkMode::Allow, allow, deny: Vec::new(), ask: false };
     Ok(client(Arc::new(Upstream::new(network, connect_to.clone(), resolver)?), tls))
 }
 

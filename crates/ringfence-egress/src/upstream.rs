@@ -183,6 +183,18 @@ pub(crate) struct Connector {
 #[error("{}", .0.message)]
 pub(crate) struct NoWay(pub(crate) Refusal);
 
+/// What went wrong on the way, if that is what went wrong.
+pub(crate) fn no_way(error: &hyper_util::client::legacy::Error) -> Option<&Refusal> {
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if let Some(NoWay(refusal)) = cause.downcast_ref() {
+            return Some(refusal);
+        }
+        source = cause.source();
+    }
+    None
+}
+
 impl tower_service::Service<Uri> for Connector {
     type Response = Wire;
     type Error = NoWay;

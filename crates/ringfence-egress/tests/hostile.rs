@@ -6,12 +6,13 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringfence_core::backend::Door;
-use ringfence_core::policy::{Network, NetworkMode};
+use ringfence_core::policy::{Host, Network, NetworkMode};
 use ringfence_egress::{
-    Answer, Broker, Budget, Outcome, Prices, Resolve, Session, Setup, Sources, find, read_entries,
+    Answer, Ask, Broker, Budget, Outcome, Prices, Reply, Resolve, Session, Setup, Sources, find, read_entries,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -49,8 +50,23 @@ struct Scene {
 const ALLOWED: [&str; 5] =
     ["good.test", "*.wild.test", "db.test:5432", "api.anthropic.com", "plain.test:8080"];
 
+/// A person who says yes to one host, and counts the questions.
+#[derive(Default)]
+struct Person(AtomicUsize);
+
+impl Ask for Person {
+    fn ask(&self, host: &Host, _: u16) -> Reply {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        if host.to_string() == "plain.test" { Reply::Yes } else { Reply::No }
+    }
+}
+
 impl Scene {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    fn with(ask: Option<Arc<dyn Ask>>) -> Self {
         let server = Server::start(Script::new(vec![Step::Text { text: "hi".into() }])).unwrap();
         let front = Front::start(server.address(), &["good.test", "api.anthropic.com"]).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -67,19 +83,21 @@ impl Scene {
         let plain = server.address();
         let tls = front.address();
         let to = format!(
-            "good.test:443={tls},api.anthropic.com:443={tls},good.test:80={plain},plain.test:8080={plain}"
+            "good.test:443={tls},api.anthropic.com:443={tls},good.test:80={plain},plain.test:8080={plain},plain.test:80={plain}"
         );
         let setup = Setup {
             network: Network {
                 mode: NetworkMode::Allow,
                 allow: ALLOWED.iter().map(|rule| rule.parse().unwrap()).collect(),
                 deny: vec!["evil.wild.test".parse().unwrap()],
+                ask: false,
             },
             credentials,
             connect_to: to.parse().unwrap(),
             roots: vec![front.root().to_owned()],
             prices: Prices::built_in().unwrap(),
             budget: Budget::default(),
+            ask,
             resolver: Some(Arc::new(Scripted)),
         };
         let session = Session::new(setup).unwrap();
@@ -127,8 +145,8 @@ impl Scene {
         stream
     }
 
-    /// TLS over a tunnel, with a name of one's own.
-    fn tls(&self, tunnel: TcpStream, name: &str, protocol: &[u8]) -> std::io::Result<Tls> {
+    /// A client that trusts what a run trusts.
+    fn client(&self, protocol: &[u8]) -> rustls::ClientConfig {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(self.trusted.as_bytes()) {
             roots.add(certificate.unwrap()).unwrap();
@@ -140,8 +158,13 @@ impl Scene {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.to_vec()];
+        config
+    }
+
+    /// TLS over a tunnel, with a name of one's own.
+    fn tls(&self, tunnel: TcpStream, name: &str, protocol: &[u8]) -> std::io::Result<Tls> {
         let name = ServerName::try_from(name.to_owned()).unwrap();
-        let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        let connection = rustls::ClientConnection::new(Arc::new(self.client(protocol)), name).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, tunnel);
         stream.conn.complete_io(&mut stream.sock)?;
         Ok(stream)
@@ -535,6 +558,122 @@ fn a_thousand_connections_are_served_at_once() {
     }
     assert_eq!(scene.reached(), 1000);
 }
+
+#[test]
+fn a_person_is_asked_once_for_each_host_and_never_for_a_denied_one() {
+    let person = Arc::new(Person::default());
+    let scene = Scene::with(Some(Arc::clone(&person) as Arc<dyn Ask>));
+    let ask = |host: &str| {
+        scene.status(
+            format!("GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes(),
+        )
+    };
+    assert_eq!(
+        [ask("plain.test"), ask("plain.test"), ask("other.test"), ask("other.test")],
+        [200, 200, 403, 403]
+    );
+    assert_eq!(person.0.load(Ordering::Relaxed), 2);
+    assert_eq!((ask("evil.wild.test"), ask("good.test")), (403, 200));
+    assert_eq!(person.0.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_2_is_spoken_and_its_authority_is_the_host_of_the_tunnel() {
+    let scene = Scene::new();
+    let tunnel = scene.tunnel("api.anthropic.com:443");
+    tunnel.set_read_timeout(None).unwrap();
+    tunnel.set_nonblocking(true).unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(scene.client(b"h2")));
+    let name = ServerName::try_from("api.anthropic.com").unwrap();
+    let stream = connector.connect(name, tokio::net::TcpStream::from_std(tunnel).unwrap()).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, driver) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    tokio::spawn(driver);
+    for (authority, expected) in
+        [("api.anthropic.com", 404), ("other.test", 421), ("good.test", 421), ("api.anthropic.com:444", 421)]
+    {
+        let request = http::Request::builder()
+            .uri(format!("https://{authority}/h2"))
+            .body(http_body_util::Empty::<bytes::Bytes>::new())
+            .unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), expected, "{authority}");
+    }
+    let reached: Vec<String> = scene.server.requests().into_iter().map(|one| one.path).collect();
+    assert_eq!(reached, ["/h2"]);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { cases: cases(), ..proptest::test_runner::Config::default() })]
+
+    /// Pieces of requests in any order: only what is allowed is ever reached.
+    #[test]
+    fn whatever_is_said_only_allowed_hosts_are_reached(
+        pieces in proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 1..14),
+    ) {
+        let scene = shared();
+        scene.say(pieces.concat().as_bytes());
+        for request in scene.server.requests() {
+            let host = &request.headers["host"];
+            proptest::prop_assert!(["good.test", "plain.test:8080"].contains(&host.as_str()), "{:?} reached {}", pieces, host);
+        }
+    }
+}
+
+/// More with `PROPTEST_CASES`.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(200)
+}
+
+fn shared() -> &'static Scene {
+    static SCENE: std::sync::OnceLock<Scene> = std::sync::OnceLock::new();
+    SCENE.get_or_init(Scene::new)
+}
+
+const PIECES: [&str; 40] = [
+    "GET ",
+    "POST ",
+    "CONNECT ",
+    "OPTIONS ",
+    "http://",
+    "https://",
+    "good.test",
+    "other.test",
+    "evil.wild.test",
+    "plain.test:8080",
+    "user@",
+    "@",
+    ":443",
+    ":80",
+    ":0",
+    "/",
+    "/x?y",
+    "#",
+    "%00",
+    "%2e",
+    ".",
+    " HTTP/1.1\r\n",
+    " HTTP/1.0\r\n",
+    "Host: ",
+    "host:",
+    "\r\n",
+    "\n",
+    "\r",
+    " ",
+    "\t",
+    "\0",
+    "Content-Length: 5\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Connection: upgrade\r\n",
+    "Upgrade: websocket\r\n",
+    "hello",
+    "5\r\nhello\r\n0\r\n\r\n",
+    "\u{5}\u{1}\0",
+    "\u{16}\u{3}\u{1}",
+    "X: y\r\n\r\n",
+];
 
 #[test]
 fn the_authority_of_a_run_signs_for_nobody_else() {

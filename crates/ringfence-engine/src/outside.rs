@@ -1,13 +1,15 @@
 //! A run's way out: its session with the broker, and what it finds inside so that its programs take that way.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ringfence_agents::AgentCli;
 use ringfence_core::plan::GuestFile;
 use ringfence_core::policy::{Credentials, HostRule, NetworkMode, Policy};
 use ringfence_egress::{
-    Budget, ConnectTo, Credential, Inside, Prices, PricesError, ProviderError, Session, SessionError, Setup,
-    Sources, find, system_bundle,
+    Ask, Budget, ConnectTo, Credential, Inside, Prices, PricesError, ProviderError, Session, SessionError,
+    Setup, Sources, find, system_bundle,
 };
 
 use crate::run::Job;
@@ -18,7 +20,7 @@ pub(crate) const PORT: u16 = 41_080;
 const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
 
 /// What the broker is told besides the policy.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Outside {
     /// The person's home, where logins are.
     pub home: PathBuf,
@@ -30,8 +32,20 @@ pub struct Outside {
     pub connect_to: ConnectTo,
     /// Certificates of more authorities.
     pub roots: Vec<String>,
+    /// Who is asked for hosts that the policy does not name.
+    pub ask: Option<Arc<dyn Ask>>,
+    /// Whether an open network is looked at: the run has no network but the broker, which lets everything through.
+    pub learn: bool,
     /// What tokens cost, if not what the built-in list says.
     pub prices: Option<Prices>,
+}
+
+impl Outside {
+    /// The host as the providers of credentials see it.
+    pub fn sources<'a>(&'a self, env: &'a BTreeMap<String, String>) -> Sources<'a> {
+        let Outside { home, state, keychain, .. } = self;
+        Sources { env, home, state, keychain: keychain.as_deref(), base_url: None }
+    }
 }
 
 /// Why a run has no way out.
@@ -50,11 +64,10 @@ pub enum OutsideError {
 
 /// The credentials of an agent CLI that stay outside.
 pub(crate) fn credentials(job: &Job<'_>, base_url: Option<&str>) -> Result<Vec<Credential>, OutsideError> {
-    let brokered =
-        job.policy.credentials == Credentials::Broker && job.policy.network.mode == NetworkMode::Allow;
+    let served = job.outside.learn || job.policy.network.mode == NetworkMode::Allow;
+    let brokered = job.policy.credentials == Credentials::Broker && served;
     let Some(cli) = job.work.cli().filter(|_| brokered) else { return Ok(Vec::new()) };
-    let Outside { home, state, keychain, .. } = &job.outside;
-    let sources = Sources { env: &job.host_env, home, state, keychain: keychain.as_deref(), base_url };
+    let sources = Sources { base_url, ..job.outside.sources(&job.host_env) };
     Ok(find(cli.facts().login.providers, sources)?)
 }
 
@@ -81,10 +94,10 @@ pub(crate) fn session(
     policy: &Policy,
     credentials: Vec<Credential>,
 ) -> Result<Option<Session>, OutsideError> {
-    if policy.network.mode != NetworkMode::Allow || policy.reaches_nothing() {
+    let Outside { connect_to, roots, prices, ask, learn, .. } = &job.outside;
+    if !learn && (policy.network.mode != NetworkMode::Allow || policy.reaches_nothing()) {
         return Ok(None);
     }
-    let Outside { connect_to, roots, prices, .. } = &job.outside;
     let setup = Setup {
         network: policy.network.clone(),
         credentials,
@@ -92,6 +105,7 @@ pub(crate) fn session(
         roots: roots.clone(),
         prices: prices.clone().map_or_else(Prices::built_in, Ok)?,
         budget: Budget { tokens: policy.limits.tokens, cost_usd: policy.limits.cost_usd },
+        ask: ask.clone(),
         resolver: None,
     };
     Ok(Some(Session::new(setup)?))

@@ -167,6 +167,8 @@ impl Installation {
             connect_to,
             roots,
             prices,
+            ask: None,
+            learn: false,
         })
     }
 

@@ -1,5 +1,6 @@
 //! The composition root: here, and only here, the concrete things meet.
 
+mod asking;
 mod cli;
 mod gate;
 mod installation;

@@ -37,7 +37,7 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
     }
     Base {
         namespaces: true,
-        own_network: request.policy.network.mode != NetworkMode::Open,
+        own_network: request.policy.network.mode != NetworkMode::Open || request.door.is_some(),
         size: private_size(&request.policy.limits),
         steps: builder.steps,
     }

@@ -83,6 +83,12 @@ pub const KEYS: &[Key] = &[
     .env(&["RINGFENCE_CONNECT_TO"]),
     key("broker.ca_file", Kind::Path, None, "certificates of more authorities that hosts may be known by")
         .env(&["RINGFENCE_CA_FILE"]),
+    key(
+        "broker.allow",
+        Kind::Hosts,
+        Some("[]"),
+        "hosts that runs may reach besides those that their policy names",
+    ),
     key("broker.prices_file", Kind::Path, None, "what tokens cost, in the form of the built-in list")
         .env(&["RINGFENCE_PRICES_FILE"]),
     key("agents.*.name", Kind::Text, None, "what people call the agent"),

@@ -11,7 +11,7 @@ use super::key::is_path_like;
 use crate::ids::AgentId;
 use crate::mode::Mode;
 use crate::paths::PathMappingMode;
-use crate::policy::Preset;
+use crate::policy::{HostRule, Preset};
 use crate::units::Seconds;
 
 /// All settings of an installation.
@@ -40,6 +40,8 @@ pub struct BrokerSettings {
     pub connect_to: Vec<String>,
     /// Certificates of more authorities.
     pub ca_file: Option<PathBuf>,
+    /// Hosts that runs may reach besides those that their policy names.
+    pub allow: Vec<HostRule>,
     /// What tokens cost.
     pub prices_file: Option<PathBuf>,
 }

@@ -47,6 +47,7 @@ pub const KEYS: &[Key] = &[
     key("network.mode", Kind::Choice(&["none", "allow", "open"]), "nothing, the named hosts, everything"),
     key("network.allow", Kind::Hosts, "the named hosts, besides those that the agent CLI needs"),
     key("network.deny", Kind::Hosts, "hosts that are never reached, whatever is allowed"),
+    key("network.ask", Kind::Flag, "whether a person is asked for a host that is not named"),
     key("env.allow", Kind::EnvNames, "variables that may be seen"),
     key(
         "credentials",

@@ -85,6 +85,8 @@ pub struct Network {
     pub allow: Vec<HostRule>,
     /// Hosts that are never reached, whatever else is said.
     pub deny: Vec<HostRule>,
+    /// Whether a person is asked for a host that is not named.
+    pub ask: bool,
 }
 
 /// The rule of the network.
@@ -177,7 +179,7 @@ impl Policy {
     pub fn reaches_nothing(&self) -> bool {
         match self.network.mode {
             NetworkMode::None => true,
-            NetworkMode::Allow => self.network.allow.is_empty(),
+            NetworkMode::Allow => self.network.allow.is_empty() && !self.network.ask,
             NetworkMode::Open => false,
         }
     }

@@ -130,7 +130,7 @@ fn open() -> Policy {
             protect: Vec::new(),
             deny: Vec::new(),
         },
-        network: Network { mode: NetworkMode::Open, allow: Vec::new(), deny: Vec::new() },
+        network: Network { mode: NetworkMode::Open, allow: Vec::new(), deny: Vec::new(), ask: false },
         env: Env { allow: Vec::new() },
         credentials: Credentials::Env,
         limits: Limits {

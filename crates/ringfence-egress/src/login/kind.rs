@@ -21,6 +21,8 @@ pub(crate) struct Kind {
     pub(crate) path: &'static str,
     /// Its tokens in a document.
     pub(crate) tokens: fn(&Value) -> Option<Tokens>,
+    /// The plan of the person, if it is told.
+    pub(crate) plan: fn(&Value) -> Option<String>,
     /// What is sent to refresh it.
     pub(crate) request: fn(&Value, &str) -> Value,
     /// Puts the provider's answer into the document; all else stays.
@@ -53,6 +55,7 @@ pub(crate) const CLAUDE: Kind = Kind {
             expires_at_ms: login.get("expiresAt").and_then(Value::as_u64),
         })
     },
+    plan: |document| Some(document.get(CLAUDE_ROOM)?.get("subscriptionType")?.as_str()?.to_owned()),
     request: |document, refresh| {
         let scopes = document.pointer("/claudeAiOauth/scopes").and_then(Value::as_array);
         let scopes: Vec<&str> = scopes.into_iter().flatten().filter_map(Value::as_str).collect();
@@ -105,6 +108,10 @@ pub(crate) const CHATGPT: Kind = Kind {
             expires_at_ms: expires.map(|seconds| seconds * 1000),
             access,
         })
+    },
+    plan: |document| {
+        let claims = claims(document.pointer("/tokens/id_token")?.as_str()?)?;
+        Some(claims.get("https://api.openai.com/auth")?.get("chatgpt_plan_type")?.as_str()?.to_owned())
     },
     request: |_, refresh| {
         json!({

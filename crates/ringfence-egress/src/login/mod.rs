@@ -14,6 +14,7 @@
 
 mod kind;
 mod store;
+mod tool;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,12 +30,13 @@ use tokio::sync::Mutex;
 
 pub(crate) use kind::{CHATGPT, CLAUDE, Kind};
 pub(crate) use store::Store;
+pub use tool::{LoginReport, LoginTool};
 
 use crate::answer::{Body, whole};
 use crate::audit::now_ms;
 use crate::placeholder::Placeholder;
 use crate::secret::Secret;
-use crate::upstream::Connector;
+use crate::upstream::{Connector, no_way};
 
 /// A token that runs out sooner is refreshed.
 const SOON_MS: u64 = 5 * 60 * 1000;
@@ -141,6 +143,17 @@ impl Login {
         self.store.to_string()
     }
 
+    /// The document as it is now.
+    pub(crate) fn document(&self) -> Option<Value> {
+        self.store.read().ok().flatten()
+    }
+
+    /// The token as it is now, good or not.
+    pub(crate) fn now(&self) -> Secret {
+        let tokens = self.document().and_then(|document| (self.kind.tokens)(&document));
+        tokens.map_or_else(|| Secret::new(String::new()), |tokens| tokens.access)
+    }
+
     /// Whether a host is the one that refreshes it.
     pub(crate) fn is_at(&self, host: &Host, port: u16) -> bool {
         port == 443 && matches!(host, Host::Name(name) if name == self.kind.host)
@@ -174,6 +187,14 @@ impl Login {
                 .ok_or(LoginError::Unreachable { host: self.kind.host, why: "it cannot be reached".into() }),
             Err(error) => Err(error),
         }
+    }
+
+    /// A new token now, though the old one may still be good.
+    pub(crate) async fn refresh(&self, client: &Client<Connector, Body>) -> Result<(), LoginError> {
+        let mut held = self.held.lock().await;
+        let known = self.now();
+        *held = Some(self.renew(client, Some(&known)).await?);
+        Ok(())
     }
 
     /// A new token, whoever gets it. `known` is the one that is no longer good.
@@ -220,7 +241,9 @@ impl Login {
             .header("accept", "application/json")
             .body(whole(body.to_string()))
             .map_err(|error| unreachable(error.to_string()))?;
-        let answer = client.request(request).await.map_err(|error| unreachable(error.to_string()))?;
+        let answer = client.request(request).await.map_err(|error| {
+            unreachable(no_way(&error).map_or_else(|| error.to_string(), |refusal| refusal.message.clone()))
+        })?;
         let status = answer.status();
         let body = http_body_util::Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
         let body = body.map_err(|error| unreachable(error.to_string()))?.to_bytes();

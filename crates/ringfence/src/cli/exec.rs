@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ringfence_core::event::RunResult;
 use ringfence_engine::Work;
 
 use super::job::{Asked, Face, workspace_path};
@@ -19,12 +20,19 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn exec(args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let options = &args.options;
+    Ok(ExitCode::from(perform(&args.options, args.command, installation)?.exit_code))
+}
+
+/// Runs a command to its end.
+pub(super) fn perform(
+    options: &Options,
+    command: Vec<String>,
+    installation: &Installation,
+) -> anyhow::Result<RunResult> {
     let workspace = workspace_path(installation, options, None)?;
     let layers = installation.layers_for(workspace.as_path())?;
     let settings = layers.resolve()?;
     let asked =
         Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "exec" };
-    let result = asked.perform(Work::Program(args.command), &Face::Through)?;
-    Ok(ExitCode::from(result.exit_code))
+    asked.perform(Work::Program(command), &Face::Through)
 }

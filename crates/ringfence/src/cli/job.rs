@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -14,11 +15,12 @@ use ringfence_core::event::RunResult;
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::Stdin;
-use ringfence_core::policy::{self, Policy, Preset};
+use ringfence_core::policy::{self, Network, NetworkMode, Policy, Preset};
 use ringfence_core::units::Seconds;
-use ringfence_engine::{Cancel, Job, Observer, Work};
+use ringfence_engine::{Cancel, Job, Observer, Outside, Work};
 
 use super::options::Options;
+use crate::asking::Person;
 use crate::installation::{Installation, read_text};
 use crate::render::{Human, Json, Through};
 use crate::report::advise;
@@ -138,12 +140,28 @@ impl Asked<'_> {
             layer,
             host_env: self.installation.env.clone(),
             given_env: self.options.variables(self.installation)?,
-            outside: self.installation.outside(&self.settings.broker)?,
+            outside: self.outside(mode)?,
             patience: self.settings.sandbox.patience_seconds,
             is_root: rustix::process::geteuid().is_root(),
             notices,
             stdin: self.stdin(face)?,
         })
+    }
+
+    /// What the broker has to know.
+    fn outside(&self, mode: Mode) -> anyhow::Result<Outside> {
+        let mut outside = self.installation.outside(&self.settings.broker)?;
+        if self.options.ask {
+            outside.ask = Some(Arc::new(Person::new(self.installation)?));
+        }
+        if self.options.learn && !mode.isolates() {
+            return Err(advise(
+                anyhow!("mode {mode} has no broker that could learn"),
+                "choose a mode with a boundary (`--mode`)",
+            ));
+        }
+        outside.learn = self.options.learn;
+        Ok(outside)
     }
 
     /// The policy with everything that changes it.
@@ -174,6 +192,16 @@ impl Asked<'_> {
         policy.files.read.extend(options.read.iter().map(|path| self.named_path(path)));
         policy.files.write.extend(options.write.iter().map(|path| self.named_path(path)));
         options.allow.iter().for_each(|host| policy.allow_host(host.clone()));
+        if policy.network.mode == NetworkMode::Allow {
+            policy.network.allow.extend(self.settings.broker.allow.iter().cloned());
+        }
+        if options.ask {
+            policy.network.mode = NetworkMode::Allow;
+            policy.network.ask = true;
+        }
+        if options.learn {
+            policy.network = Network { mode: NetworkMode::Open, ..policy.network };
+        }
         policy.limits.timeout_seconds = options.timeout.unwrap_or(policy.limits.timeout_seconds);
         policy.limits.memory = options.memory.or(policy.limits.memory);
         policy.limits.cpus = options.cpus.or(policy.limits.cpus);
@@ -189,6 +217,8 @@ impl Asked<'_> {
     fn stdin(&self, face: &Face) -> anyhow::Result<Stdin> {
         Ok(match face {
             Face::Human => Stdin::Empty,
+            // The terminal is for the answers of the person.
+            _ if self.options.ask => Stdin::Empty,
             Face::Through | Face::Conversation if at_terminal() && !self.options.json => {
                 Stdin::Terminal(typing::size())
             }

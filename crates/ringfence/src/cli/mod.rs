@@ -15,6 +15,7 @@ mod run;
 mod runs;
 mod sandbox;
 mod shell;
+mod token;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -77,7 +78,10 @@ enum Verb {
     /// Where agents run: show, choose, check
     #[command(subcommand)]
     Sandbox(sandbox::Verb),
-    /// What agents may do: show, check
+    /// The logins that the broker uses: show, refresh
+    #[command(subcommand)]
+    Token(token::Verb),
+    /// What agents may do: show, check, why, learn
     #[command(subcommand)]
     Policy(policy::Verb),
     /// Settings: list, get, set, explain
@@ -95,6 +99,7 @@ fn foreseen(mut words: impl Iterator<Item = OsString>) -> Option<bool> {
     runs.then(|| !words.any(|word| word == "host" || word == "--mode=host"))
 }
 
+pub(crate) use config::change as change_settings;
 pub(crate) use probe::{ARGUMENT as PROBE_ARGUMENT, act as probe};
 
 /// Reads the command line and does what it says.
@@ -127,6 +132,7 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Apply(args) => layer::apply(&args, installation),
         Verb::Discard(args) => layer::discard(&args, installation),
         Verb::Sandbox(verb) => sandbox::sandbox(&verb, installation),
+        Verb::Token(verb) => token::token(verb, installation),
         Verb::Policy(verb) => policy::policy(verb, installation),
         Verb::Config(verb) => config::config(verb, installation),
         Verb::Completions(args) => completions::completions(&args),

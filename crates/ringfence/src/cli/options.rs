@@ -25,6 +25,12 @@ pub(crate) struct Options {
     /// Allow a host: example.com, example.com:8443, *.example.com (repeatable)
     #[arg(long, value_name = "HOST", help_heading = "Isolation")]
     pub(crate) allow: Vec<HostRule>,
+    /// Ask for hosts that are not allowed, at this terminal
+    #[arg(long, help_heading = "Isolation")]
+    pub(crate) ask: bool,
+    /// Let it reach everything, through the broker
+    #[arg(skip)]
+    pub(crate) learn: bool,
     /// Pass a variable, or set it (repeatable)
     #[arg(short, long, value_name = "KEY[=VALUE]", help_heading = "Isolation")]
     pub(crate) env: Vec<String>,
