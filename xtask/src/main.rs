@@ -1,8 +1,9 @@
-//! The project's own chores: `cargo xtask setup|tidy|gen|test|bench|endure`.
+//! The project's own chores: `cargo xtask setup|tidy|gen|test|bench|fuzz|endure`.
 #![allow(clippy::disallowed_macros, reason = "a chore may end when nobody reads")]
 
 mod bench;
 mod endure;
+mod fuzz;
 mod generate;
 mod setup;
 mod shell;
@@ -17,7 +18,9 @@ const USAGE: &str = "cargo xtask COMMAND
   tidy          check the house rules: arrows between crates, module headers, names of modes, licences
   gen [--check] write what derives from the tables: schemas and reference pages
   test          setup, then every check and every test
-  bench         measure against peers, side by side
+  bench         measure sandboxes against peers, side by side
+  bench egress  measure the broker against peers, side by side
+  fuzz [SECS]   say random things to the broker for so long (600)
   endure [N]    run N sandboxes one after another (10000) and show that nothing grows";
 
 fn main() -> ExitCode {
@@ -30,6 +33,9 @@ fn main() -> ExitCode {
         ["gen", "--check"] => generate::check(),
         ["test"] => test::test(),
         ["bench"] => bench::bench(),
+        ["bench", "egress"] => shell::run(&["cargo", "run", "--release", "--locked", "-p", "egress-bench"]),
+        ["fuzz"] => fuzz::fuzz(600),
+        ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::fuzz(seconds.parse().unwrap_or(0)),
         ["endure"] => endure::endure(10_000),
         ["endure", count] if count.parse::<usize>().is_ok() => endure::endure(count.parse().unwrap_or(0)),
         _ => {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::shell::{read, root};
 
 /// Which crates a crate may depend on, tests aside. What is not here is not allowed.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("ringfence-core", &[]),
     ("ringfence-gate", &[]),
     ("ringfence-linux", &["ringfence-core", "ringfence-gate"]),
@@ -33,6 +33,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
             "ringfence-engine",
         ],
     ),
+    ("egress-bench", &["ringfence-core", "ringfence-egress"]),
     ("scripted-model", &[]),
     ("xtask", &["ringfence-agents", "ringfence-backends", "ringfence-core"]),
 ];

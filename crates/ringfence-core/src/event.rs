@@ -100,9 +100,9 @@ impl Usage {
     /// Both together.
     pub fn plus(self, other: Usage) -> Usage {
         Usage {
-            input_tokens: self.input_tokens + other.input_tokens,
-            output_tokens: self.output_tokens + other.output_tokens,
-            cached_tokens: self.cached_tokens + other.cached_tokens,
+            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
             cost_usd: match (self.cost_usd, other.cost_usd) {
                 (None, None) => None,
                 (first, second) => Some(first.unwrap_or(0.0) + second.unwrap_or(0.0)),

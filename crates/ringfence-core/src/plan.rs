@@ -42,12 +42,14 @@ pub struct Request {
 /// A file that is made for a run.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GuestFile {
-    /// Where, as the run sees it, in a private place.
+    /// Where, as the run sees it.
     pub path: PathBuf,
     /// What it holds. No secret: the run reads it.
     pub text: String,
     /// Its permissions.
     pub mode: u32,
+    /// Whether it stands in the place of a file of the system, instead of in a private place.
+    pub over: bool,
 }
 
 impl fmt::Debug for GuestFile {

@@ -8,6 +8,8 @@ use http_body_util::{BodyExt, Empty, Full};
 use ringfence_core::policy::{Denial, Network};
 use serde_json::json;
 
+use crate::audit::Outcome;
+
 /// A body of any kind, on its way.
 pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -37,6 +39,31 @@ impl Refusal {
         Self::new(StatusCode::BAD_GATEWAY, "unreachable", message)
     }
 
+    /// How it is noted.
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self.status {
+            StatusCode::BAD_REQUEST | StatusCode::MISDIRECTED_REQUEST => Outcome::Block,
+            StatusCode::FORBIDDEN if self.rule == "placeholder" => Outcome::Block,
+            StatusCode::FORBIDDEN => Outcome::Deny,
+            _ => Outcome::Error,
+        }
+    }
+
+    /// What a person can do about it.
+    fn remedy(&self) -> &'static str {
+        match self.rule {
+            "unlisted" => "a person can allow the host with `--allow HOST` or `network.allow` of the policy",
+            "private-address" => {
+                "a person can allow the address itself, as `--allow ADDRESS`, besides the host"
+            }
+            "denied" => "a person can take it from `network.deny` of the policy",
+            "placeholder" => "use the credential in its own header, towards its own host, over TLS",
+            "login" => "a person can log in again, outside",
+            "budget" => "a person can raise the budget of the policy",
+            _ => "look at what was asked for",
+        }
+    }
+
     /// The answer. What would be allowed stands in it, for programs that choose by themselves.
     pub(crate) fn answer(&self, network: &Network) -> Response<Body> {
         let allowed: Vec<String> = network.allow.iter().map(ToString::to_string).collect();
@@ -45,7 +72,7 @@ impl Refusal {
             "rule": self.rule,
             "message": self.message,
             "allowed": allowed,
-            "remedy": "a person can allow a host with `--allow HOST` or `network.allow` of the policy",
+            "remedy": self.remedy(),
         });
         let mut response = Response::new(whole(format!("{body}\n")));
         *response.status_mut() = self.status;

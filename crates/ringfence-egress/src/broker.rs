@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -12,21 +13,27 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_core::backend::Door;
 use ringfence_core::policy::{Denial, Host, Verdict, parse_authority};
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::answer::{Body, Refusal, empty};
 use crate::asking::Reply as Said;
-use crate::audit::Outcome;
 use crate::forward::{Target, forward_or_answer};
+use crate::note::Note;
 use crate::prefixed::{Prefixed, Stream};
-use crate::session::{Session, Ways, Wish};
+use crate::session::{Session, Ways};
 use crate::socks::{self, Reply};
-use crate::tunnel::{HELLO_PATIENCE, LONGEST_HEADERS, Tunnel};
+use crate::tunnel::{HELLO_PATIENCE, IDLE_PATIENCE, LONGEST_HEADERS, Tunnel};
 
-/// More connections at once have to wait.
-const CONNECTIONS: usize = 4096;
+/// More connections at once have to wait, and fewer if there are fewer descriptors.
+const CONNECTIONS: u64 = 4096;
+/// Descriptors that are not for connections. Of the others a connection takes two.
+const RESERVED: u64 = 128;
+/// How long to wait when there are no descriptors.
+const BREATH: Duration = Duration::from_millis(50);
+/// How long what must not be left half done may take at the end.
+const LAST_PATIENCE: Duration = Duration::from_secs(40);
 /// What a client of SOCKS says first.
 const SOCKS: u8 = 5;
 
@@ -45,19 +52,13 @@ impl Broker {
     /// Serves whoever comes through a door, and writes down in a file what happens.
     pub fn open(door: Door, session: Session, audit: &Path) -> Result<Self, BrokerError> {
         session.write_to(audit)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("broker")
-            .enable_all()
-            .build()?;
+        // One thread: what a request costs is mostly waking somebody, and several threads wake each other.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
-        let ways = {
+        let session = Arc::new(session);
+        let (ways, listener) = {
             let _inside = runtime.enter();
-            Arc::new(Arc::new(session).ways()?)
-        };
-        let listener = {
-            let _inside = runtime.enter();
-            Listener::new(door)?
+            (Arc::new(session.ways()?), Listener::new(door)?)
         };
         let thread = std::thread::Builder::new().name("broker".into()).spawn(move || {
             runtime.block_on(async {
@@ -65,8 +66,11 @@ impl Broker {
                     () = accept(listener, ways) => {}
                     _ = stopped => {}
                 }
+                // A login that is being refreshed would be lost.
+                let _ = timeout(LAST_PATIENCE, session.logins_at_rest()).await;
             });
-            runtime.shutdown_background();
+            // With it go all connections, and each is noted as it goes.
+            runtime.shutdown_timeout(Duration::from_secs(1));
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
@@ -101,35 +105,38 @@ impl Listener {
     }
 }
 
+/// One of the places at the door. A tunnel takes it along.
+type Place = Arc<OwnedSemaphorePermit>;
+
+fn places() -> usize {
+    let descriptors =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let places = (descriptors.saturating_sub(RESERVED) / 2).clamp(16, CONNECTIONS);
+    usize::try_from(places).unwrap_or(16)
+}
+
 async fn accept(listener: Listener, ways: Arc<Ways>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Semaphore::new(places()));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let ways = Arc::clone(&ways);
+        let (ways, place) = (Arc::clone(&ways), Arc::new(place));
         // A client that is gone before it was let in is nobody's concern.
-        match &listener {
-            Listener::Tcp(listener) => {
-                if let Ok((stream, _)) = listener.accept().await {
-                    let _ = stream.set_nodelay(true);
-                    tokio::spawn(async move {
-                        serve(stream, ways).await;
-                        drop(place);
-                    });
-                }
-            }
-            Listener::Unix(listener) => {
-                if let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(async move {
-                        serve(stream, ways).await;
-                        drop(place);
-                    });
-                }
-            }
+        let taken = match &listener {
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                let _ = stream.set_nodelay(true);
+                tokio::spawn(serve(stream, ways, place));
+            }),
+            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::spawn(serve(stream, ways, place));
+            }),
+        };
+        if taken.is_err() {
+            tokio::time::sleep(BREATH).await;
         }
     }
 }
 
-async fn serve(mut stream: impl Stream, ways: Arc<Ways>) {
+async fn serve(mut stream: impl Stream, ways: Arc<Ways>, place: Place) {
     let mut first = [0];
     let read = timeout(HELLO_PATIENCE, stream.read_exact(&mut first)).await;
     if !matches!(read, Ok(Ok(_))) {
@@ -138,67 +145,77 @@ async fn serve(mut stream: impl Stream, ways: Arc<Ways>) {
     let stream = Prefixed::new(first.to_vec(), stream);
     if first == [SOCKS] {
         let _ = serve_socks(stream, ways).await;
+        drop(place);
     } else {
-        serve_http(stream, ways).await;
+        serve_http(stream, ways, place).await;
     }
 }
 
-async fn serve_http(stream: impl Stream, ways: Arc<Ways>) {
+async fn serve_http(stream: impl Stream, ways: Arc<Ways>, place: Place) {
     let service = hyper::service::service_fn(move |request| {
-        let ways = Arc::clone(&ways);
-        async move { Ok::<_, std::convert::Infallible>(answer(ways, request).await) }
+        let (ways, place) = (Arc::clone(&ways), Arc::clone(&place));
+        async move { Ok::<_, std::convert::Infallible>(answer(ways, request, place).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HELLO_PATIENCE)
+        .header_read_timeout(IDLE_PATIENCE)
         .max_buf_size(LONGEST_HEADERS)
-        .half_close(true)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     // Whatever goes wrong was answered, or there is nobody to answer.
     let _ = served.await;
 }
 
-/// Answers what is said to a proxy.
-async fn answer(ways: Arc<Ways>, request: Request<Incoming>) -> Response<Body> {
+/// What somebody asks of a proxy: a tunnel to a host and port, or a request for one.
+fn asked_for(request: &Request<Incoming>) -> Result<(Host, u16, bool), (String, Refusal)> {
     let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+    // A password is nobody's business.
+    let (user, place) = authority.rsplit_once('@').unwrap_or(("", &authority));
+    let refused = |refusal: Refusal| (place.to_owned(), refusal);
+    if !user.is_empty() {
+        return Err(refused(Refusal::bad("an address must not hold a user or a password")));
+    }
+    let ordinary = match (request.method() == Method::CONNECT, request.uri().scheme_str()) {
+        (true, None) => None,
+        (false, Some("http")) => Some((80, false)),
+        (false, Some("https")) => Some((443, true)),
+        _ => return Err(refused(Refusal::bad("this is the proxy of a sandbox: ask it for a host"))),
+    };
+    let (host, port) = parse_authority(place)
+        .map_err(|error| refused(Refusal::bad(format!("`{}` is no host: {error}", place.escape_debug()))))?;
+    match (port, ordinary) {
+        (Some(port), ordinary) => Ok((host, port, ordinary.is_some_and(|(_, secure)| secure))),
+        (None, Some((port, secure))) => Ok((host, port, secure)),
+        (None, None) => Err(refused(Refusal::bad("a tunnel needs a port"))),
+    }
+}
+
+/// Answers what is said to a proxy.
+async fn answer(ways: Arc<Ways>, request: Request<Incoming>, place: Place) -> Response<Body> {
     let connect = request.method() == Method::CONNECT;
-    let secure = match request.uri().scheme_str() {
-        None if connect => false,
-        Some("http") => false,
-        Some("https") => true,
-        _ => {
-            let refusal = Refusal::bad("this is the proxy of a sandbox: ask it for a host");
-            return refuse(&ways, &Wish::new(&"", 0, "http"), &refusal);
-        }
-    };
-    let (host, port) = match parse_authority(&authority) {
-        Ok((host, port)) => (host, port),
-        Err(error) => {
-            let refusal = Refusal::bad(format!("`{}` is no host: {error}", authority.escape_debug()));
-            return refuse(&ways, &Wish::new(&authority, 0, "http"), &refusal);
-        }
-    };
-    let Some(port) = port.or(match (connect, secure) {
-        (true, _) => None,
-        (_, true) => Some(443),
-        (_, false) => Some(80),
-    }) else {
-        return refuse(&ways, &Wish::new(&host, 0, "tunnel"), &Refusal::bad("a tunnel needs a port"));
-    };
     let way = if connect { "tunnel" } else { "http" };
+    let (host, port, secure) = match asked_for(&request) {
+        Ok(asked) => asked,
+        Err((text, refusal)) => return refuse(&ways, Note::new(&ways.session, &text, 0, way), &refusal),
+    };
+    let note = Note::new(&ways.session, &host, port, way);
     let (rule, port_named) = match judge(&ways, &host, port).await {
         Ok(allowed) => allowed,
-        Err(refusal) => return refuse(&ways, &Wish::new(&host, port, way), &refusal),
+        Err(refusal) => return refuse(&ways, note, &refusal),
     };
+    note.forget();
     if connect {
-        return open_tunnel(ways, Tunnel { host, port, rule, port_named }, request).await;
+        return open_tunnel(ways, Tunnel { host, port, rule, port_named }, request, place).await;
     }
     forward_or_answer(ways, Target { secure, host, port }, request).await
 }
 
 async fn judge(ways: &Ways, host: &Host, port: u16) -> Result<(String, bool), Refusal> {
     let session = &ways.session;
+    if session.audit_is_full() {
+        let message = "nothing more of what this run does can be written down";
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "audit-full", message));
+    }
     let mut verdict = session.judge(host, port);
     if let Verdict::Denied(Denial::Unlisted { .. }) = verdict
         && session.asking.ask(host, port).await == Said::Yes
@@ -211,37 +228,42 @@ async fn judge(ways: &Ways, host: &Host, port: u16) -> Result<(String, bool), Re
     }
 }
 
-fn refuse(ways: &Ways, wish: &Wish, refusal: &Refusal) -> Response<Body> {
-    let outcome = match refusal.status {
-        StatusCode::BAD_REQUEST => Outcome::Block,
-        StatusCode::FORBIDDEN => Outcome::Deny,
-        _ => Outcome::Error,
-    };
-    ways.session.note(wish, outcome, refusal.rule);
+fn refuse(ways: &Ways, mut note: Note, refusal: &Refusal) -> Response<Body> {
+    note.refused(refusal);
     refusal.answer(&ways.session.network)
 }
 
-async fn open_tunnel(ways: Arc<Ways>, tunnel: Tunnel, request: Request<Incoming>) -> Response<Body> {
+/// The host of a tunnel, if it has to be there before the client speaks.
+async fn dial(ways: &Ways, tunnel: &Tunnel) -> Result<Option<TcpStream>, Refusal> {
+    match tunnel.needs_connection(ways) {
+        false => Ok(None),
+        true => ways.upstream.dial(&tunnel.host, tunnel.port).await.map(Some),
+    }
+}
+
+async fn open_tunnel(
+    ways: Arc<Ways>,
+    tunnel: Tunnel,
+    request: Request<Incoming>,
+    place: Place,
+) -> Response<Body> {
+    let note = Note::new(&ways.session, &tunnel.host, tunnel.port, "tunnel");
     let host = request.headers().get(http::header::HOST);
     let target = Target { secure: true, host: tunnel.host.clone(), port: tunnel.port };
     if let Some(other) = host.filter(|host| !host.to_str().is_ok_and(|host| target.may_be(host))) {
         let message = format!("the tunnel is for {}, and its host is {other:?}", tunnel.host);
-        let refusal = Refusal::bad(message);
-        return refuse(&ways, &Wish::new(&tunnel.host, tunnel.port, "tunnel"), &refusal);
+        return refuse(&ways, note, &Refusal::bad(message));
     }
-    let upstream = match tunnel.needs_connection(&ways) {
-        false => None,
-        true => match ways.upstream.dial(&tunnel.host, tunnel.port).await {
-            Ok(upstream) => Some(upstream),
-            Err(refusal) => {
-                return refuse(&ways, &Wish::new(&tunnel.host, tunnel.port, "tunnel"), &refusal);
-            }
-        },
+    let upstream = match dial(&ways, &tunnel).await {
+        Ok(upstream) => upstream,
+        Err(refusal) => return refuse(&ways, note, &refusal),
     };
     tokio::spawn(async move {
         if let Ok(client) = hyper::upgrade::on(request).await {
+            note.forget();
             tunnel.serve(ways, TokioIo::new(client), upstream).await;
         }
+        drop(place);
     });
     Response::new(empty())
 }
@@ -250,39 +272,29 @@ async fn serve_socks(mut stream: impl Stream, ways: Arc<Ways>) -> io::Result<()>
     let heard = timeout(HELLO_PATIENCE, socks::hear(&mut stream)).await;
     let Ok(Ok(Some(asked))) = heard else { return Ok(()) };
     let port = asked.port;
+    let mut note = Note::new(&ways.session, &asked.text, port, "tunnel");
     let Some(host) = asked.host.filter(|_| port != 0) else {
-        ways.session.note(
-            &Wish::new(&asked.text.escape_debug(), port, "tunnel"),
-            Outcome::Block,
-            "bad-request",
-        );
+        note.blocked("bad-request");
         return socks::reply(&mut stream, Reply::UnknownAddress).await;
     };
-    let wish = Wish::new(&host, port, "tunnel");
-    let (rule, port_named) = match judge(&ways, &host, port).await {
-        Ok(allowed) => allowed,
-        Err(refusal) => {
-            refuse(&ways, &wish, &refusal);
-            return socks::reply(&mut stream, Reply::NotAllowed).await;
+    let opened = match judge(&ways, &host, port).await {
+        Err(refusal) => Err(refusal),
+        Ok((rule, port_named)) => {
+            let tunnel = Tunnel { host, port, rule, port_named };
+            dial(&ways, &tunnel).await.map(|upstream| (tunnel, upstream))
         }
     };
-    let tunnel = Tunnel { host, port, rule, port_named };
-    let upstream = match tunnel.needs_connection(&ways) {
-        false => None,
-        true => match ways.upstream.dial(&tunnel.host, port).await {
-            Ok(upstream) => Some(upstream),
-            Err(refusal) => {
-                refuse(&ways, &wish, &refusal);
-                let denied = refusal.status == StatusCode::FORBIDDEN;
-                return socks::reply(
-                    &mut stream,
-                    if denied { Reply::NotAllowed } else { Reply::Unreachable },
-                )
-                .await;
-            }
-        },
-    };
-    socks::reply(&mut stream, Reply::Done).await?;
-    tunnel.serve(ways, stream, upstream).await;
-    Ok(())
+    match opened {
+        Ok((tunnel, upstream)) => {
+            note.forget();
+            socks::reply(&mut stream, Reply::Done).await?;
+            tunnel.serve(ways, stream, upstream).await;
+            Ok(())
+        }
+        Err(refusal) => {
+            note.refused(&refusal);
+            let denied = refusal.status == StatusCode::FORBIDDEN;
+            socks::reply(&mut stream, if denied { Reply::NotAllowed } else { Reply::Unreachable }).await
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::HeaderMap;
-use http::header::{HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use hyper_util::client::legacy::Client;
 use ringfence_core::policy::{Host, HostRule};
 
@@ -33,6 +33,8 @@ pub struct Credential {
     pub(crate) hosts: Vec<HostRule>,
     /// What is known inside, and what it stands for.
     pub(crate) swaps: Vec<(Placeholder, Real)>,
+    /// Whether a person has put the model where there is no TLS.
+    pub(crate) in_the_clear: bool,
     /// A header that is set whatever the run says.
     pub(crate) header: Option<(HeaderName, Secret)>,
     /// What a run finds.
@@ -59,6 +61,11 @@ impl Credential {
         self.hosts.iter().any(|rule| rule.matches(host, port))
     }
 
+    /// Whether it may be used on this way: in the clear only where a person has put the model so.
+    pub(crate) fn travels(&self, secure: bool) -> bool {
+        secure || self.in_the_clear
+    }
+
     /// Whether some bytes hold one of its placeholders.
     pub(crate) fn is_in(&self, bytes: &[u8]) -> bool {
         self.swaps.iter().any(|(placeholder, _)| placeholder.is_in(bytes))
@@ -66,7 +73,10 @@ impl Credential {
 
     /// Whether some header holds one of its placeholders.
     pub(crate) fn is_in_headers(&self, headers: &HeaderMap) -> bool {
-        headers.values().any(|value| readings(value.as_bytes()).any(|reading| self.is_in(&reading)))
+        headers.iter().any(|(name, value)| {
+            self.is_in(name.as_str().as_bytes())
+                || readings(value.as_bytes()).any(|reading| self.is_in(&reading))
+        })
     }
 
     /// The login that it comes from, if it comes from one.
@@ -74,23 +84,25 @@ impl Credential {
         self.swaps.iter().find_map(|(_, real)| real.login())
     }
 
-    /// Puts the real values into the headers of a request. Whether it did.
+    /// Puts the real values into the headers of a request. What it put there, if it did.
     pub(crate) async fn apply(
         &self,
         headers: &mut HeaderMap,
         client: &Client<Connector, Body>,
-    ) -> Result<bool, LoginError> {
-        let mut used = false;
+    ) -> Result<Option<Secret>, LoginError> {
+        let mut used = None;
         for (placeholder, real) in &self.swaps {
             if !self.is_in_headers(headers) {
                 break;
             }
             let secret = real.get(client).await?;
-            for value in headers.values_mut() {
+            // Nowhere else: a host may repeat to the run what it finds in other headers.
+            for name in AUTHENTICATION {
+                let Some(value) = headers.get_mut(&name) else { continue };
                 let swapped = value.to_str().ok().and_then(|text| placeholder.swap(text, secret.reveal()));
                 if let Some(swapped) = swapped.and_then(sensitive) {
                     *value = swapped;
-                    used = true;
+                    used = Some(secret.clone());
                 }
             }
         }
@@ -98,11 +110,19 @@ impl Credential {
             && let Some(value) = sensitive(secret.reveal().to_owned())
         {
             headers.insert(name, value);
-            used = true;
+            used = Some(secret.clone());
         }
         Ok(used)
     }
 }
+
+/// The headers by which programs say who they are.
+const AUTHENTICATION: [HeaderName; 4] = [
+    AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+    HeaderName::from_static("private-token"),
+];
 
 /// A value that nobody prints.
 fn sensitive(text: String) -> Option<HeaderValue> {

@@ -2,8 +2,9 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
@@ -11,7 +12,7 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -20,12 +21,14 @@ use ringfence_core::policy::{Host, Verdict, parse_authority};
 use tokio::io::copy_bidirectional;
 
 use crate::answer::{Body, BodyError, Refusal, whole};
-use crate::audit::Outcome;
 use crate::credential::Credential;
 use crate::login::{Login, LoginError};
 use crate::meter::{Api, Reading};
+use crate::note::{Counted, Counts, Note};
 use crate::placeholder::percent_decoded;
-use crate::session::{Session, Ways, Wish};
+use crate::scrub::Scrub;
+use crate::secret::Secret;
+use crate::session::{Session, Ways};
 use crate::upstream::no_way;
 
 /// Where a request goes, whatever it says itself.
@@ -62,13 +65,12 @@ impl Target {
 }
 
 /// Headers that concern one connection alone.
-const HOP_BY_HOP: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("proxy-authorization"),
     HeaderName::from_static("proxy-authenticate"),
-    TE,
     TRAILER,
     TRANSFER_ENCODING,
 ];
@@ -79,99 +81,158 @@ pub(crate) async fn forward_or_answer(
     target: Target,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let mut wish = Wish::new(&target.host, target.port, if target.secure { "tls" } else { "http" });
-    wish.method = Some(request.method().to_string());
-    wish.path = Some(request.uri().path().to_owned());
-    let session = Arc::clone(&ways.session);
-    match forward(ways, &target, request, &mut wish).await {
+    let way = if target.secure { "tls" } else { "http" };
+    let mut note = Note::new(&ways.session, &target.host, target.port, way);
+    note.method = Some(request.method().to_string());
+    note.path = Some(request.uri().path().to_owned());
+    match forward(&ways, &target, request, note).await {
         Ok(response) => response,
-        Err(refusal) => {
-            wish.status = Some(refusal.status.as_u16());
-            let outcome = match refusal.status {
-                StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Outcome::Error,
-                _ if refusal.rule == "placeholder" || refusal.status == StatusCode::BAD_REQUEST => {
-                    Outcome::Block
-                }
-                _ => Outcome::Deny,
-            };
-            session.note(&wish, outcome, refusal.rule);
-            refusal.answer(&session.network)
-        }
+        Err(refusal) => refusal.answer(&ways.session.network),
     }
 }
 
 async fn forward(
-    ways: Arc<Ways>,
+    ways: &Arc<Ways>,
+    target: &Target,
+    request: Request<Incoming>,
+    mut note: Note,
+) -> Result<Response<Body>, Refusal> {
+    let sent = send(ways, target, request, &mut note).await;
+    let Sent { answer, found, secret, theirs, api } = sent.inspect_err(|refusal| note.refused(refusal))?;
+    let answer = match answer {
+        Either::Own(answer) => return Ok(answer),
+        Either::Host(answer) => answer,
+    };
+    note.status = Some(answer.status().as_u16());
+    let scrub = secret.map(Scrub::new);
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return switch(theirs, answer, note);
+    }
+    let (mut parts, body) = answer.into_parts();
+    strip(&mut parts.headers, false);
+    if let Some(scrub) = &scrub {
+        scrub.headers(&mut parts.headers);
+    }
+    let kind = parts.headers.get(CONTENT_TYPE);
+    let streams = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let reading = api.map(|api| Reading::new(api, Arc::clone(ways.session.meter()), streams));
+    let drains = reading.is_some() && ways.session.is_bounded();
+    let metered = Metered { body: Some(body), reading, scrub, note, _found: found, drains };
+    Ok(Response::from_parts(parts, metered.boxed_unsync()))
+}
+
+/// A request that was sent, and what goes with its answer.
+struct Sent {
+    answer: Either,
+    found: Arc<Found>,
+    /// What was put on the wire.
+    secret: Option<Secret>,
+    theirs: Option<hyper::upgrade::OnUpgrade>,
+    api: Option<Api>,
+}
+
+/// Whose answer it is.
+enum Either {
+    Own(Response<Body>),
+    Host(Response<Incoming>),
+}
+
+async fn send(
+    ways: &Arc<Ways>,
     target: &Target,
     mut request: Request<Incoming>,
-    wish: &mut Wish,
-) -> Result<Response<Body>, Refusal> {
+    note: &mut Note,
+) -> Result<Sent, Refusal> {
     let session = &ways.session;
     check_honesty(target, &request)?;
+    let found = Arc::new(Found { counts: Arc::clone(&note.counts), stray: AtomicBool::new(false) });
     if let Some(login) = session.login_at(&target.host, target.port)
         && request.uri().path() == login.kind.path
     {
-        return refreshed(&ways, login, wish).await;
+        let answer = Either::Own(refreshed(ways, login, note).await?);
+        return Ok(Sent { answer, found, secret: None, theirs: None, api: None });
     }
     // The broker speaks to those who refresh logins; a run only if the policy lets it.
-    if let Verdict::Denied(denial) = session.judge(&target.host, target.port) {
-        return Err(denial.into());
-    }
-    if session.meter().is_over() {
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "budget", "the budget of the run is used up"));
-    }
+    let rule = match session.judge(&target.host, target.port) {
+        Verdict::Allowed { rule, .. } if rule != "login" => rule,
+        Verdict::Allowed { .. } => {
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "unlisted", "only a login is refreshed there"));
+        }
+        Verdict::Denied(denial) => return Err(denial.into()),
+    };
+    let looked = session.looks_into(&target.host, target.port);
     let upgrade = wants_websocket(&request)?;
+    let path = percent_decoded(request.uri().path());
+    let path = String::from_utf8_lossy(&path).to_ascii_lowercase();
+    check_budget(session, looked, upgrade, &path)?;
     let theirs = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     strip(&mut parts.headers, upgrade);
     check_placeholders(session, target, &parts.uri, &parts.headers)?;
-    let own = session.credentials.iter().filter(|credential| credential.is_for(&target.host, target.port));
-    let mut used = None;
-    for credential in own {
+    let mut secret = None;
+    let mut login = None;
+    for credential in session.credentials.iter().filter(|one| one.is_for(&target.host, target.port)) {
+        if !credential.travels(target.secure) {
+            continue;
+        }
         let applied = credential.apply(&mut parts.headers, &ways.login_client).await;
-        if applied.map_err(|error| no_login(&error))? {
-            wish.credential = Some(credential.name().to_owned());
-            used = credential.login().cloned();
+        if let Some(used) = applied.map_err(|error| no_login(&error))? {
+            note.credential = Some(credential.name().to_owned());
+            login = credential.login().cloned();
+            secret = Some(used);
+        }
+        // What is left of a placeholder is where the host might repeat it.
+        if credential.is_in_headers(&parts.headers) {
+            return Err(stray(credential, target));
         }
     }
-    let api = Api::of(parts.uri.path());
+    let api = Api::of(&path).filter(|_| looked);
     if api.is_some() {
         // What is packed cannot be counted.
-        parts.headers.remove(ACCEPT_ENCODING);
+        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     parts.uri = address(target, &parts.uri)?;
     parts.version = Version::HTTP_11;
-    let authority = target.authority();
-    let host = authority.parse().map_err(|_| Refusal::bad("the host cannot be written"))?;
+    let host = target.authority().parse().map_err(|_| Refusal::bad("the host cannot be written"))?;
     parts.headers.insert(HOST, host);
-    let found = Arc::new(Found::default());
-    let watched = Watched::new(body, &ways.session, target, &found);
+    let watched = Watched::new(body, session, target, &found);
     let request = Request::from_parts(parts, watched.boxed_unsync());
     let client = if upgrade { &ways.first_client } else { &ways.client };
+    note.allowed(&rule);
     let answer = client.request(request).await.map_err(|error| failed(&error, &found, target))?;
-    wish.status = Some(answer.status().as_u16());
-    if let Some(login) = used.filter(|_| answer.status() == StatusCode::UNAUTHORIZED) {
-        login.doubt();
+    if let (Some(login), Some(token)) = (&login, &secret)
+        && answer.status() == StatusCode::UNAUTHORIZED
+    {
+        login.doubt(token).await;
     }
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return switch(ways, theirs, answer, wish.clone());
+    Ok(Sent { answer: Either::Host(answer), found, secret, theirs, api })
+}
+
+/// What makes a model work and cannot be counted, in paths as people write them.
+const UNCOUNTED: [&str; 5] = ["/batches", "/complete", "generatecontent", "/images", "/realtime"];
+
+/// A run that has a budget uses models only in ways that can be counted.
+fn check_budget(session: &Session, looked: bool, upgrade: bool, path: &str) -> Result<(), Refusal> {
+    let refused = |message: &str| Err(Refusal::new(StatusCode::FORBIDDEN, "budget", message));
+    if session.meter().is_over() {
+        return refused("the budget of the run is used up");
     }
-    let (mut parts, body) = answer.into_parts();
-    strip(&mut parts.headers, false);
-    let rule = target.authority();
-    let streams =
-        parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    let reading = api.map(|api| Reading::new(api, Arc::clone(session.meter()), streams));
-    let metered = Metered { body, reading, session: Arc::clone(session), wish: wish.clone(), found, rule };
-    Ok(Response::from_parts(parts, metered.boxed_unsync()))
+    let chat = path.trim_end_matches('/').ends_with("/chat/completions");
+    if session.is_bounded()
+        && looked
+        && (upgrade || (!chat && UNCOUNTED.iter().any(|part| path.contains(part))))
+    {
+        return refused("the run has a budget, and this cannot be counted");
+    }
+    Ok(())
 }
 
 /// A run that refreshes a login by itself is told that it has what it had; whatever has to be done is done here.
-async fn refreshed(ways: &Ways, login: &Login, wish: &mut Wish) -> Result<Response<Body>, Refusal> {
+async fn refreshed(ways: &Ways, login: &Arc<Login>, note: &mut Note) -> Result<Response<Body>, Refusal> {
     login.access(&ways.login_client).await.map_err(|error| no_login(&error))?;
-    wish.status = Some(StatusCode::OK.as_u16());
-    wish.credential = Some(format!("{} login", login.kind.name));
-    ways.session.note(wish, Outcome::Allow, "login");
+    note.status = Some(StatusCode::OK.as_u16());
+    note.credential = Some(format!("{} login", login.kind.name));
+    note.allowed("login");
     let mut response = Response::new(whole(login.answer().to_string()));
     let json = http::HeaderValue::from_static("application/json");
     response.headers_mut().insert(http::header::CONTENT_TYPE, json);
@@ -183,7 +244,13 @@ fn no_login(error: &LoginError) -> Refusal {
         LoginError::Rejected { .. } => StatusCode::UNAUTHORIZED,
         LoginError::Store { .. } | LoginError::Unreachable { .. } => StatusCode::BAD_GATEWAY,
     };
-    Refusal::new(status, "login", error.to_string())
+    // Where the person keeps it is none of the run's business.
+    let message = match error {
+        LoginError::Rejected { .. } => "the login is not accepted any more",
+        LoginError::Store { .. } => "the login cannot be read or written",
+        LoginError::Unreachable { .. } => "the login has run out, and nobody gives a new one",
+    };
+    Refusal::new(status, "login", message)
 }
 
 /// A request that could be read in two ways is read in none.
@@ -234,6 +301,10 @@ fn strip(headers: &mut HeaderMap, upgrade: bool) {
     for name in HOP_BY_HOP.iter().chain(&named).filter(|name| !(upgrade && **name == UPGRADE)) {
         headers.remove(name);
     }
+    // Programs that speak of trailers mean them, and nothing else is spoken of here.
+    if headers.get(TE).is_some_and(|te| te != "trailers") {
+        headers.remove(TE);
+    }
     if upgrade {
         headers.insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
     } else {
@@ -241,7 +312,7 @@ fn strip(headers: &mut HeaderMap, upgrade: bool) {
     }
 }
 
-/// In an address a placeholder is never at its place; in a header only on its way to its own host.
+/// In an address a placeholder is never at its place; in a header only on its way to its own host, by a safe way.
 fn check_placeholders(
     session: &Session,
     target: &Target,
@@ -250,7 +321,7 @@ fn check_placeholders(
 ) -> Result<(), Refusal> {
     let address = percent_decoded(uri.path_and_query().map(PathAndQuery::as_str).unwrap_or_default());
     for credential in &session.credentials {
-        let own = credential.is_for(&target.host, target.port);
+        let own = credential.is_for(&target.host, target.port) && credential.travels(target.secure);
         if credential.is_in(&address) || (!own && credential.is_in_headers(headers)) {
             return Err(stray(credential, target));
         }
@@ -286,10 +357,9 @@ fn failed(error: &hyper_util::client::legacy::Error, found: &Found, target: &Tar
 
 /// Lets both sides speak as they like from now on.
 fn switch(
-    ways: Arc<Ways>,
     theirs: Option<hyper::upgrade::OnUpgrade>,
     mut answer: Response<Incoming>,
-    mut wish: Wish,
+    note: Note,
 ) -> Result<Response<Body>, Refusal> {
     let Some(theirs) = theirs else {
         return Err(Refusal::unreachable("the host upgrades without being asked"));
@@ -297,21 +367,18 @@ fn switch(
     let ours = hyper::upgrade::on(&mut answer);
     tokio::spawn(async move {
         if let (Ok(theirs), Ok(ours)) = (theirs.await, ours.await) {
-            let (mut theirs, mut ours) = (TokioIo::new(theirs), TokioIo::new(ours));
-            if let Ok((sent, received)) = copy_bidirectional(&mut theirs, &mut ours).await {
-                (wish.sent, wish.received) = (sent, received);
-            }
+            let (mut theirs, mut ours) = (TokioIo::new(theirs), Counted::new(TokioIo::new(ours), &note));
+            let _ = copy_bidirectional(&mut theirs, &mut ours).await;
         }
-        ways.session.note(&wish, Outcome::Allow, "websocket");
+        drop(note);
     });
     let (parts, _) = answer.into_parts();
     Ok(Response::from_parts(parts, crate::answer::empty()))
 }
 
 /// What was seen of a body on its way.
-#[derive(Debug, Default)]
 struct Found {
-    bytes: AtomicU64,
+    counts: Arc<Counts>,
     stray: AtomicBool,
 }
 
@@ -370,7 +437,7 @@ impl http_body::Body for Watched {
             other => return Poll::Ready(other.map(|result| result.map_err(Into::into))),
         };
         if let Some(data) = frame.data_ref() {
-            this.found.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+            this.found.counts.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
             let data = data.clone();
             if this.is_stray(&data) {
                 this.found.stray.store(true, Ordering::Relaxed);
@@ -391,13 +458,18 @@ impl http_body::Body for Watched {
 
 /// An answer that is counted, and noted when it has come to its end.
 struct Metered {
-    body: Incoming,
+    body: Option<Incoming>,
     reading: Option<Reading>,
-    session: Arc<Session>,
-    wish: Wish,
-    found: Arc<Found>,
-    rule: String,
+    scrub: Option<Scrub>,
+    note: Note,
+    _found: Arc<Found>,
+    /// Whether it is read to its end, also when nobody wants it any more: it has to be counted.
+    drains: bool,
 }
+
+/// How much of an answer that nobody wants is read, and for how long, so that it is counted.
+const DRAINED: usize = 64 << 20;
+const DRAINING: Duration = Duration::from_secs(600);
 
 impl http_body::Body for Metered {
     type Data = Bytes;
@@ -408,33 +480,52 @@ impl http_body::Body for Metered {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
-        {
-            this.wish.received += data.len() as u64;
-            if let Some(reading) = &mut this.reading {
-                reading.read(data);
+        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        let frame = match ready!(Pin::new(body).poll_frame(cx)) {
+            Some(Ok(frame)) => frame,
+            end => {
+                this.body = None;
+                let rest = this.scrub.as_mut().and_then(Scrub::rest).map(|rest| Ok(Frame::data(rest)));
+                return Poll::Ready(end.map(|result| result.map_err(Into::into)).or(rest));
             }
-        }
-        Poll::Ready(frame.map(|result| result.map_err(Into::into)))
+        };
+        Poll::Ready(Some(Ok(frame.map_data(|data| {
+            this.note.counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
+            if let Some(reading) = &mut this.reading {
+                reading.read(&data);
+            }
+            this.scrub.as_mut().map_or(data.clone(), |scrub| scrub.pass(data))
+        }))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.scrub.is_none() && self.body.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map(Incoming::size_hint).unwrap_or_default()
     }
 }
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        if let Some(reading) = &mut self.reading {
-            reading.end();
+        let Some(mut reading) = self.reading.take() else { return };
+        match (self.body.take().filter(|_| self.drains), tokio::runtime::Handle::try_current()) {
+            (Some(mut body), Ok(runtime)) => {
+                drop(runtime.spawn(tokio::time::timeout(DRAINING, async move {
+                    let mut read = 0;
+                    while let Some(Ok(frame)) = body.frame().await {
+                        let Some(data) = frame.data_ref() else { continue };
+                        read += data.len();
+                        reading.read(data);
+                        if read > DRAINED {
+                            break;
+                        }
+                    }
+                    reading.end();
+                })));
+            }
+            _ => reading.end(),
         }
-        self.wish.sent = self.found.bytes.load(Ordering::Relaxed);
-        self.session.note(&self.wish, Outcome::Allow, &self.rule);
     }
 }

@@ -11,13 +11,6 @@ const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
 
-/// The first message of a client, and all bytes that were read for it.
-#[derive(Debug)]
-pub(crate) struct Hello {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) kind: Kind,
-}
-
 /// What it is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -32,21 +25,23 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// Reads as much as it takes to know.
-pub(crate) async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Hello> {
-    let mut bytes = Vec::new();
+/// Reads as much as it takes to know. All that was read is in `bytes`, also when this is given up.
+pub(crate) async fn read_hello(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes: &mut Vec<u8>,
+) -> io::Result<Kind> {
     loop {
         if bytes.first().is_some_and(|first| *first != HANDSHAKE) {
-            return Ok(Hello { bytes, kind: Kind::Other });
+            return Ok(Kind::Other);
         }
-        match parse(&bytes) {
-            Parsed::Whole(kind) => return Ok(Hello { bytes, kind }),
+        match parse(bytes) {
+            Parsed::Whole(kind) => return Ok(kind),
             Parsed::Nonsense => return Err(io::ErrorKind::InvalidData.into()),
             Parsed::More if bytes.len() > LONGEST => return Err(io::ErrorKind::InvalidData.into()),
             Parsed::More => {}
         }
-        if stream.read_buf(&mut bytes).await? == 0 {
-            return Ok(Hello { bytes, kind: Kind::Other });
+        if stream.read_buf(bytes).await? == 0 {
+            return Ok(Kind::Other);
         }
     }
 }
@@ -63,6 +58,10 @@ fn parse(bytes: &[u8]) -> Parsed {
     let mut rest = bytes;
     while let [kind, _, _, high, low, after @ ..] = rest {
         let length = usize::from(u16::from_be_bytes([*high, *low]));
+        if is_whole(&handshake) {
+            // What comes after it is nobody's business.
+            break;
+        }
         if *kind != HANDSHAKE || length == 0 {
             return Parsed::Nonsense;
         }
@@ -82,6 +81,10 @@ fn parse(bytes: &[u8]) -> Parsed {
         None => Parsed::More,
         Some(body) => read_extensions(body).map_or(Parsed::Nonsense, Parsed::Whole),
     }
+}
+
+fn is_whole(handshake: &[u8]) -> bool {
+    matches!(handshake, [_, a, b, c, body @ ..] if body.len() >= (usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c)))
 }
 
 fn read_extensions(body: &[u8]) -> Option<Kind> {
@@ -172,6 +175,13 @@ mod tests {
             assert!(matches!(parse(&bytes), Parsed::Whole(kind) if kind == expected(seen)));
             assert!(matches!(parse(&bytes[..bytes.len() - 1]), Parsed::More));
         }
+    }
+
+    #[test]
+    fn what_comes_after_it_does_not_matter() {
+        let mut bytes = hello("example.com");
+        bytes.extend([20, 3, 3, 0, 1, 1, 23, 3, 3, 0, 2, 1, 2]);
+        assert!(matches!(parse(&bytes), Parsed::Whole(Kind::Tls { name: Some(_), .. })));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a run knows in the place of a secret: of the same shape, worth nothing, and recognised wherever it goes.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::Value;
@@ -44,24 +46,35 @@ impl Placeholder {
         self.core.len()
     }
 
-    /// The text with a secret in its place, also where it is the password of basic authentication. `None` if it is not
-    /// there as a whole.
+    /// The value of a header with a secret in its place: alone, as a bearer's token, or as the password of basic
+    /// authentication. `None` if it is there in any other way, or not at all.
     pub(crate) fn swap(&self, value: &str, secret: &str) -> Option<String> {
-        if value.contains(&self.text) {
-            return Some(value.replace(&self.text, secret));
+        let (scheme, rest) = value.split_once(' ').unwrap_or(("", value));
+        let rest = rest.trim();
+        match scheme.to_ascii_lowercase().as_str() {
+            "" | "bearer" | "token" if rest == self.text => {
+                Some(format!("{scheme} {secret}").trim_start().to_owned())
+            }
+            "basic" => {
+                let decoded = String::from_utf8(STANDARD.decode(rest).ok()?).ok()?;
+                let (user, password) = decoded.split_once(':')?;
+                let fits = |part: &str| part == self.text;
+                let real = |part: &str| if fits(part) { secret.to_owned() } else { part.to_owned() };
+                let honest = fits(user) || (fits(password) && !self.is_in(user.as_bytes()));
+                honest.then(|| {
+                    format!("Basic {}", STANDARD.encode(format!("{}:{}", real(user), real(password))))
+                })
+            }
+            _ => None,
         }
-        let encoded = value.strip_prefix("Basic ").or_else(|| value.strip_prefix("basic "))?;
-        let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
-        let swapped = decoded.contains(&self.text).then(|| decoded.replace(&self.text, secret))?;
-        Some(format!("Basic {}", STANDARD.encode(swapped)))
     }
 }
 
 /// What is looked at for placeholders in a header: as it is, and what basic authentication holds.
-pub(crate) fn readings(value: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+pub(crate) fn readings(value: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
     let basic = value.get(..6).filter(|start| start.eq_ignore_ascii_case(b"basic ")).is_some();
     let decoded = basic.then(|| STANDARD.decode(value[6..].trim_ascii()).ok()).flatten();
-    std::iter::once(value.to_vec()).chain(decoded)
+    std::iter::once(Cow::Borrowed(value)).chain(decoded.map(Cow::Owned))
 }
 
 /// The bytes that an address means.
@@ -92,7 +105,9 @@ fn core() -> std::io::Result<String> {
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    bytes.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
+    let Some(first) = part.first().filter(|_| bytes.len() >= part.len()) else { return false };
+    let mut starts = memchr::memchr2_iter(first.to_ascii_lowercase(), first.to_ascii_uppercase(), bytes);
+    starts.any(|at| bytes.get(at..at + part.len()).is_some_and(|window| window.eq_ignore_ascii_case(part)))
 }
 
 #[cfg(test)]
@@ -107,6 +122,9 @@ mod tests {
         let part = &placeholder.text()["sk-ant-".len()..];
         assert!(placeholder.is_in(part.as_bytes()));
         assert_eq!(placeholder.swap(part, "real"), None);
+        assert_eq!(placeholder.swap(&format!("beta {}", placeholder.text()), "real"), None);
+        assert_eq!(placeholder.swap(&format!("Bearer x{}", placeholder.text()), "real"), None);
+        assert_eq!(placeholder.swap(placeholder.text(), "real").unwrap(), "real");
         assert_ne!(placeholder, Placeholder::new("sk-ant-api03-").unwrap());
     }
 
@@ -118,7 +136,7 @@ mod tests {
         let header = format!("Basic {encoded}");
         assert!(readings(header.as_bytes()).any(|reading| placeholder.is_in(&reading)));
         let swapped = placeholder.swap(&header, "real").unwrap();
-        assert!(readings(swapped.as_bytes()).any(|reading| reading == b"x:real"));
+        assert!(readings(swapped.as_bytes()).any(|reading| *reading == *b"x:real"));
     }
 
     #[test]

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -13,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::answer::Body;
 use crate::asking::{Ask, Asking};
-use crate::audit::{Audit, Entry, Outcome, now_ms};
+use crate::audit::{Audit, Entry};
 use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::login::{CHATGPT, CLAUDE, Login};
@@ -159,6 +158,11 @@ impl Session {
             || (self.bounded && matches!(host, Host::Name(name) if MODELS.contains(&name.as_str())))
     }
 
+    /// Whether there is a budget.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.bounded
+    }
+
     /// What the run uses.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
@@ -183,24 +187,22 @@ impl Session {
         }
     }
 
-    pub(crate) fn note(&self, wish: &Wish, decision: Outcome, rule: &str) {
-        let Wish { host, port, way, since, .. } = wish;
-        let Some(audit) = self.audit.get() else { return };
-        audit.write(&Entry {
-            at_ms: now_ms(),
-            decision,
-            rule: rule.to_owned(),
-            host: host.clone(),
-            port: *port,
-            way: (*way).to_owned(),
-            method: wish.method.clone(),
-            path: wish.path.clone(),
-            status: wish.status,
-            sent: wish.sent,
-            received: wish.received,
-            duration_ms: u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
-            credential: wish.credential.clone(),
-        });
+    pub(crate) fn write(&self, entry: &Entry) {
+        if let Some(audit) = self.audit.get() {
+            audit.write(entry);
+        }
+    }
+
+    /// Whether nothing more can be written down.
+    pub(crate) fn audit_is_full(&self) -> bool {
+        self.audit.get().is_none_or(Audit::is_full)
+    }
+
+    /// Waits until no login is being refreshed.
+    pub(crate) async fn logins_at_rest(&self) {
+        for login in self.credentials.iter().filter_map(Credential::login) {
+            login.rest().await;
+        }
     }
 
     /// From now on what happens is written there.
@@ -247,41 +249,9 @@ const BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The authorities that this machine trusts, as programs read them. Nothing if it trusts none.
-pub fn system_bundle(env: &BTreeMap<String, String>) -> String {
-    let named = env.get("SSL_CERT_FILE").map(String::as_str);
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    named.into_iter().chain(BUNDLES).find_map(read).unwrap_or_default()
-}
-
-/// What somebody wants, as far as it is known.
-#[derive(Debug, Clone)]
-pub(crate) struct Wish {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) way: &'static str,
-    pub(crate) method: Option<String>,
-    pub(crate) path: Option<String>,
-    pub(crate) status: Option<u16>,
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
-    pub(crate) since: Instant,
-    pub(crate) credential: Option<String>,
-}
-
-impl Wish {
-    pub(crate) fn new(host: &impl ToString, port: u16, way: &'static str) -> Self {
-        Self {
-            host: host.to_string(),
-            port,
-            way,
-            method: None,
-            path: None,
-            status: None,
-            sent: 0,
-            received: 0,
-            since: Instant::now(),
-            credential: None,
-        }
-    }
+/// The authorities that this machine trusts, as programs read them, and the file that holds them, links resolved. Nothing
+/// if it trusts none.
+pub fn system_bundle() -> Option<(PathBuf, String)> {
+    let read = |path: &str| Some((std::fs::canonicalize(path).ok()?, std::fs::read_to_string(path).ok()?));
+    BUNDLES.into_iter().find_map(read)
 }

@@ -7,21 +7,21 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use ringfence_core::policy::Host;
-use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::audit::Outcome;
 use crate::forward::{Target, forward_or_answer};
-use crate::hello::{Hello, Kind, read_hello};
+use crate::hello::{Kind, read_hello};
+use crate::note::{Counted, Note};
 use crate::prefixed::{Prefixed, Stream};
-use crate::session::{Ways, Wish};
+use crate::session::Ways;
 
 /// How long a client may take to say what it wants.
 pub(crate) const HELLO_PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait for the first word of a client where the server may speak first.
-const FIRST_WORD: Duration = Duration::from_millis(300);
+/// How long a connection may say nothing between requests. Agents think for minutes.
+pub(crate) const IDLE_PATIENCE: Duration = Duration::from_secs(600);
 /// Longer headers are refused.
 pub(crate) const LONGEST_HEADERS: usize = 64 << 10;
 
@@ -35,6 +35,7 @@ pub(crate) struct Tunnel {
 }
 
 /// What a tunnel is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// Requests are looked at.
     Requests,
@@ -64,16 +65,13 @@ impl Tunnel {
 
     /// Serves it to its end. `upstream` is there if it was needed.
     pub(crate) async fn serve(self, ways: Arc<Ways>, client: impl Stream, upstream: Option<TcpStream>) {
-        let mut wish = Wish::new(&self.host, self.port, "tunnel");
-        let session = Arc::clone(&ways.session);
-        match self.run(ways, client, upstream, &mut wish).await {
+        let mut note = Note::new(&ways.session, &self.host, self.port, "tunnel");
+        match self.run(ways, client, upstream, &mut note).await {
             // Requests are noted one by one.
-            Ok(true) => {}
-            Ok(false) => session.note(&wish, Outcome::Allow, &self.rule),
-            Err(End::Refused(rule)) => session.note(&wish, Outcome::Block, rule),
-            // Whoever has spoken to a host and then hangs up has spoken to it.
-            Err(End::Io) if wish.sent + wish.received > 0 => session.note(&wish, Outcome::Allow, &self.rule),
-            Err(End::Io) => session.note(&wish, Outcome::Error, "closed"),
+            Ok(Served::Requests) => note.forget(),
+            Ok(Served::Bytes) => {}
+            Err(End::Refused(rule)) => note.blocked(rule),
+            Err(End::Io) => note.broke_off(&self.rule),
         }
     }
 
@@ -82,40 +80,45 @@ impl Tunnel {
         ways: Arc<Ways>,
         mut client: impl Stream,
         upstream: Option<TcpStream>,
-        wish: &mut Wish,
-    ) -> Result<bool, End> {
+        note: &mut Note,
+    ) -> Result<Served, End> {
         let used_for = self.used_for(&ways);
-        if let Use::Http = used_for {
-            let target = Target { secure: false, host: self.host.clone(), port: self.port };
-            serve_requests(ways, client, target).await?;
-            return Ok(true);
+        if used_for == Use::Http {
+            serve_requests(ways, client, self.target(false)).await?;
+            return Ok(Served::Requests);
         }
-        let hello = match used_for {
-            Use::Anything => match timeout(FIRST_WORD, read_hello(&mut client)).await {
-                Ok(hello) => hello?,
-                Err(_) => Hello { bytes: Vec::new(), kind: Kind::Other },
-            },
+        let mut upstream = upstream.map(|upstream| Counted::new(upstream, note));
+        let mut bytes = Vec::new();
+        let kind = match (&mut upstream, used_for) {
+            (Some(upstream), Use::Anything) => first_word(&mut client, upstream, &mut bytes).await?,
             _ => {
-                timeout(HELLO_PATIENCE, read_hello(&mut client)).await.map_err(|_| End::Refused("slow"))??
+                let hello = timeout(HELLO_PATIENCE, read_hello(&mut client, &mut bytes)).await;
+                hello.map_err(|_| End::Refused("slow"))??
             }
         };
-        let Hello { bytes, kind } = hello;
-        let (name, encrypted) = match (kind, &used_for) {
-            (Kind::Tls { name, encrypted }, _) => (name, encrypted),
-            (Kind::Other, Use::Anything) => {
-                return pass_on(client, upstream, &bytes, wish).await.map(|()| false);
+        let encrypted = match kind {
+            Kind::Tls { name, encrypted } => {
+                self.check_name(name.as_deref())?;
+                encrypted
             }
-            (Kind::Other, _) => return Err(End::Refused("not-tls")),
+            Kind::Other if used_for == Use::Anything => false,
+            Kind::Other => return Err(End::Refused("not-tls")),
         };
-        self.check_name(name.as_deref())?;
-        if matches!(used_for, Use::Requests) || encrypted {
+        if used_for == Use::Requests || encrypted {
             // A name that is asked for in secret is not known to us either, and so the client learns.
             let accepted = self.terminate(&ways, Prefixed::new(bytes, client)).await?;
-            let target = Target { secure: true, host: self.host.clone(), port: self.port };
-            serve_requests(ways, accepted, target).await?;
-            return Ok(true);
+            serve_requests(ways, accepted, self.target(true)).await?;
+            return Ok(Served::Requests);
         }
-        pass_on(client, upstream, &bytes, wish).await.map(|()| false)
+        let mut upstream = upstream.ok_or(End::Io)?;
+        note.allowed(&self.rule);
+        upstream.write_all(&bytes).await?;
+        copy_bidirectional(&mut client, &mut upstream).await?;
+        Ok(Served::Bytes)
+    }
+
+    fn target(&self, secure: bool) -> Target {
+        Target { secure, host: self.host.clone(), port: self.port }
     }
 
     /// The name in TLS is the host of the tunnel; an address has none.
@@ -139,6 +142,12 @@ impl Tunnel {
     }
 }
 
+/// How a tunnel was served.
+enum Served {
+    Requests,
+    Bytes,
+}
+
 enum End {
     Refused(&'static str),
     Io,
@@ -150,35 +159,33 @@ impl From<io::Error> for End {
     }
 }
 
-async fn pass_on(
-    mut client: impl Stream,
-    upstream: Option<TcpStream>,
-    read_ahead: &[u8],
-    wish: &mut Wish,
-) -> Result<(), End> {
-    let mut upstream = upstream.ok_or(End::Io)?;
-    upstream.write_all(read_ahead).await?;
-    wish.sent += read_ahead.len() as u64;
-    let (sent, received) = copy_bidirectional(&mut client, &mut upstream).await?;
-    wish.sent += sent;
-    wish.received += received;
-    Ok(())
+/// The first word of a client. If the host speaks first, the client hears it meanwhile.
+async fn first_word(
+    client: &mut impl Stream,
+    upstream: &mut (impl AsyncReadExt + Unpin),
+    bytes: &mut Vec<u8>,
+) -> Result<Kind, End> {
+    let mut heard = vec![0; 16 << 10];
+    loop {
+        tokio::select! {
+            kind = read_hello(client, bytes) => return Ok(kind?),
+            count = upstream.read(&mut heard) => match count? {
+                0 => return Err(End::Io),
+                count => client.write_all(&heard[..count]).await?,
+            },
+        }
+    }
 }
 
 /// Serves requests to one host.
 async fn serve_requests(ways: Arc<Ways>, client: impl Stream, target: Target) -> Result<(), End> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HELLO_PATIENCE)
-        .max_buf_size(LONGEST_HEADERS)
-        .half_close(true);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE).max_buf_size(LONGEST_HEADERS);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_header_list_size(u32::try_from(LONGEST_HEADERS).unwrap_or(u32::MAX))
-        .max_concurrent_streams(256);
+        .max_concurrent_streams(128);
     let service = hyper::service::service_fn(move |request| {
         let (ways, target) = (Arc::clone(&ways), target.clone());
         async move { Ok::<_, std::convert::Infallible>(forward_or_answer(ways, target, request).await) }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use ringfence_core::backend::Door;
 use ringfence_core::policy::{Host, Network, NetworkMode};
 use ringfence_egress::{
-    Answer, Ask, Broker, Budget, Outcome, Prices, Reply, Resolve, Session, Setup, Sources, find, read_entries,
+    Answer, Ask, Broker, Budget, Entry, Outcome, Prices, Reply, Resolve, Session, Setup, Sources, find,
+    read_entries,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -39,7 +40,7 @@ impl Resolve for Scripted {
 struct Scene {
     server: Server,
     front: Front,
-    _broker: Broker,
+    broker: Option<Broker>,
     door: SocketAddr,
     directory: tempfile::TempDir,
     placeholder: String,
@@ -106,7 +107,7 @@ impl Scene {
         let door = listener.local_addr().unwrap();
         let broker =
             Broker::open(Door::Tcp(listener), session, &directory.path().join("network.jsonl")).unwrap();
-        Self { server, front, _broker: broker, door, directory, placeholder, trusted }
+        Self { server, front, broker: Some(broker), door, directory, placeholder, trusted }
     }
 
     fn connect(&self) -> TcpStream {
@@ -115,14 +116,24 @@ impl Scene {
         stream
     }
 
-    /// Everything that comes back, to the end or until nothing comes.
     fn say(&self, bytes: &[u8]) -> String {
+        self.say_and_wait(bytes, Duration::from_secs(2))
+    }
+
+    /// The answer, or what there is of one when nothing more comes for so long.
+    fn say_and_wait(&self, bytes: &[u8], patience: Duration) -> String {
         let mut stream = self.connect();
+        stream.set_read_timeout(Some(patience)).unwrap();
         // Whoever is refused early cannot always say all.
         let _ = stream.write_all(bytes);
-        let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        let mut part = [0; 4096];
+        while !whole(&answer) {
+            match stream.read(&mut part) {
+                Ok(count) if count > 0 => answer.extend(&part[..count]),
+                _ => break,
+            }
+        }
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -170,10 +181,24 @@ impl Scene {
         Ok(stream)
     }
 
-    fn rules(&self) -> Vec<String> {
-        let entries = read_entries(&self.directory.path().join("network.jsonl")).unwrap();
-        entries.into_iter().map(|entry| entry.rule).collect()
+    /// What was written down, once the broker has ended.
+    fn entries(&mut self) -> Vec<Entry> {
+        self.broker = None;
+        read_entries(&self.directory.path().join("network.jsonl")).unwrap()
     }
+}
+
+/// Whether an answer has come whole.
+fn whole(answer: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(answer);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let tunnel = head.starts_with("HTTP/1.1 200")
+        && length.is_none()
+        && !head.to_ascii_lowercase().contains("chunked");
+    tunnel || length.is_some_and(|length: usize| body.len() >= length) || body.ends_with("0\r\n\r\n")
 }
 
 type Tls = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
@@ -349,7 +374,7 @@ fn a_length_beside_chunks_does_not_get_through() {
 
 #[test]
 fn what_is_said_in_a_tunnel_decides_what_becomes_of_it() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
     // Not TLS at all.
     for words in [
         &b"GET / HTTP/1.1\r\nHost: good.test\r\n\r\n"[..],
@@ -378,7 +403,7 @@ fn what_is_said_in_a_tunnel_decides_what_becomes_of_it() {
         assert!(answer.starts_with(b"HTTP/1.1 404"), "{}", String::from_utf8_lossy(&answer));
     }
     assert_eq!(scene.reached(), 2);
-    let rules = scene.rules();
+    let rules: Vec<String> = scene.entries().into_iter().map(|entry| entry.rule).collect();
     for rule in ["not-tls", "sni-mismatch", "good.test"] {
         assert!(rules.iter().any(|seen| seen == rule), "{rule}: {rules:?}");
     }
@@ -398,7 +423,7 @@ fn a_name_that_is_asked_for_in_secret_is_not_passed_on() {
     assert_eq!(scene.reached(), 0);
 }
 
-fn hello_with_secret_name(name: &str) -> Vec<u8> {
+fn hello(name: &str) -> Vec<u8> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -409,6 +434,11 @@ fn hello_with_secret_name(name: &str) -> Vec<u8> {
     let mut connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
     let mut bytes = Vec::new();
     connection.write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+fn hello_with_secret_name(name: &str) -> Vec<u8> {
+    let mut bytes = hello(name);
     // One more extension at the end, and all lengths around it.
     let extension = [0xfe, 0x0d, 0, 4, 0, 0, 0, 0];
     let session = usize::from(bytes[43]);
@@ -449,18 +479,47 @@ fn requests_that_are_looked_at_are_for_the_host_of_their_tunnel() {
     let key = format!("x-api-key: {}\r\n", scene.placeholder);
     assert!(ask("api.anthropic.com", &key).starts_with("HTTP/1.1 404"));
     assert_eq!(scene.server.requests()[0].headers["x-api-key"], "sk-ant-api03-REAL");
+    // Only where it says who one is: a host may repeat what it finds elsewhere.
+    let placeholder = &scene.placeholder;
+    for header in [
+        format!("anthropic-beta: {placeholder}"),
+        format!("origin: {placeholder}"),
+        format!("authorization: Bearer {placeholder}, x"),
+        format!("x-api-key: a{placeholder}"),
+        format!("{placeholder}: 1"),
+    ] {
+        let answer = ask("api.anthropic.com", &format!("{header}\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("placeholder"), "{header}: {answer}");
+    }
+    assert_eq!(scene.reached(), 1);
 }
 
 #[test]
 fn a_placeholder_goes_to_its_own_host_and_nowhere_else() {
     use base64::Engine;
-    let scene = Scene::new();
-    let placeholder = &scene.placeholder;
+    let mut scene = Scene::new();
+    let placeholder = &scene.placeholder.clone();
     let basic = base64::engine::general_purpose::STANDARD.encode(format!("me:{placeholder}"));
     let part = &placeholder["sk-ant-api03-".len()..];
     let upper = part.to_uppercase();
     let length = placeholder.len();
     for (what, request) in [
+        (
+            "its own host in the clear",
+            format!(
+                "GET http://api.anthropic.com/ HTTP/1.1\r\nHost: api.anthropic.com\r\nX-Api-Key: {placeholder}\r\n\r\n"
+            ),
+        ),
+        (
+            "its own host in the clear at the port of TLS",
+            format!(
+                "GET http://api.anthropic.com:443/ HTTP/1.1\r\nHost: api.anthropic.com:443\r\nX-Api-Key: {placeholder}\r\n\r\n"
+            ),
+        ),
+        (
+            "the name of a header",
+            format!("GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\n{placeholder}: 1\r\n\r\n"),
+        ),
         (
             "a header",
             format!("GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\nX: {placeholder}\r\n\r\n"),
@@ -504,13 +563,13 @@ fn a_placeholder_goes_to_its_own_host_and_nowhere_else() {
     }
     let seen = scene.server.requests();
     assert!(!format!("{seen:?}").contains(part), "{seen:?}");
-    let entries = read_entries(&scene.directory.path().join("network.jsonl")).unwrap();
+    let entries = scene.entries();
     assert_eq!(
         entries
             .iter()
             .filter(|entry| entry.decision == Outcome::Block && entry.rule == "placeholder")
             .count(),
-        9
+        12
     );
     let written = std::fs::read_to_string(scene.directory.path().join("network.jsonl")).unwrap();
     assert!(!written.contains("?k="), "{written}");
@@ -520,7 +579,7 @@ fn a_placeholder_goes_to_its_own_host_and_nowhere_else() {
 fn whoever_says_nothing_is_shown_out() {
     let scene = Scene::new();
     let mut waiting: Vec<TcpStream> = Vec::new();
-    for words in [&b""[..], b"GET http://good.test/ HTTP/1.1\r\nX: ", b"\x05", b"\x05\x01\x00\x05\x01"] {
+    for words in [&b""[..], b"\x05", b"\x05\x01\x00\x05\x01"] {
         let mut stream = scene.connect();
         stream.write_all(words).unwrap();
         waiting.push(stream);
@@ -538,6 +597,77 @@ fn whoever_says_nothing_is_shown_out() {
         let ended = stream.read_to_end(&mut rest);
         assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
     }
+}
+
+#[test]
+fn whatever_leaves_is_written_down_however_it_ends() {
+    let mut scene = Scene::new();
+    // A tunnel that is still open when the run ends, with what went through it.
+    let mut open = scene.tunnel("plain.test:8080");
+    open.write_all(b"POST /never HTTP/1.1\r\nHost: x\r\nContent-Length: 999999\r\n\r\n").unwrap();
+    open.write_all(&[b'x'; 5000]).unwrap();
+    // One that is closed in a hurry.
+    let mut tls = scene.tls(scene.tunnel("good.test:443"), "good.test", b"http/1.1").unwrap();
+    tls.write_all(b"GET /hurry HTTP/1.1\r\nHost: good.test\r\n\r\n").unwrap();
+    let mut part = [0; 100];
+    let _ = tls.read(&mut part).unwrap();
+    drop(tls);
+    // A request whose answer nobody waits for.
+    let mut stream = scene.connect();
+    let length = 3000;
+    stream
+        .write_all(
+            format!(
+                "POST http://good.test/left HTTP/1.1\r\nHost: good.test\r\nContent-Length: 99999\r\n\r\n{}",
+                "y".repeat(length)
+            )
+            .as_bytes(),
+        )
+        .unwrap();
+    wait_until(|| scene.server.requests().iter().any(|one| one.path == "/hurry"));
+    // The flood that would push it all out is cut short.
+    scene.say(format!("GET http://{}/ HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(60_000)).as_bytes());
+    std::thread::park_timeout(Duration::from_millis(300));
+    drop((stream, open));
+    let entries = scene.entries();
+    let sent = |host: &str, port: u16| -> u64 {
+        entries.iter().filter(|one| (one.host.as_str(), one.port) == (host, port)).map(|one| one.sent).sum()
+    };
+    assert!(sent("plain.test", 8080) > 5000, "{entries:?}");
+    assert!(
+        sent("good.test", 443) > 100 && entries.iter().any(|one| one.port == 443 && one.received > 500),
+        "{entries:?}"
+    );
+    assert!(sent("good.test", 80) >= length as u64, "{entries:?}");
+    assert!(entries.iter().all(|one| one.host.len() <= 512));
+}
+
+/// Waits for something that comes soon.
+fn wait_until(mut there: impl FnMut() -> bool) {
+    for _ in 0..200 {
+        if there() {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    panic!("it does not come");
+}
+
+#[test]
+fn a_named_port_is_checked_however_long_the_client_waits() {
+    let scene = Scene::new();
+    let wrong = hello("other.test");
+    for pause in [0, 500] {
+        let mut tunnel = scene.tunnel("plain.test:8080");
+        std::thread::park_timeout(Duration::from_millis(pause));
+        tunnel.write_all(&wrong[..100]).unwrap();
+        std::thread::park_timeout(Duration::from_millis(pause));
+        tunnel.write_all(&wrong[100..]).unwrap();
+        let mut rest = Vec::new();
+        let _ = tunnel.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "after {pause} ms");
+    }
+    assert_eq!(scene.reached(), 0);
 }
 
 #[test]
@@ -614,8 +744,8 @@ proptest::proptest! {
         pieces in proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 1..14),
     ) {
         let scene = shared();
-        scene.say(pieces.concat().as_bytes());
-        for request in scene.server.requests() {
+        scene.say_and_wait(pieces.concat().as_bytes(), Duration::from_millis(20));
+        for request in scene.server.take_requests() {
             let host = &request.headers["host"];
             proptest::prop_assert!(["good.test", "plain.test:8080"].contains(&host.as_str()), "{:?} reached {}", pieces, host);
         }

@@ -112,15 +112,20 @@ pub(crate) fn session(
 }
 
 /// What a run finds: variables, and files in its home and elsewhere.
-pub(crate) fn inside(job: &Job<'_>, session: &Session, home: &Path) -> (Inside, Vec<GuestFile>) {
-    let inside = session.inside(&format!("127.0.0.1:{PORT}"), Path::new(BUNDLE));
-    let bundle = session.bundle(&system_bundle(&job.host_env));
-    let mut files = vec![GuestFile { path: BUNDLE.into(), text: bundle, mode: 0o444 }];
-    let of_home = inside.files.iter();
-    files.extend(of_home.map(|(path, text)| GuestFile {
+pub(crate) fn inside(session: &Session, home: &Path) -> (Inside, Vec<GuestFile>) {
+    // In the place of the system's own, where there is one: some programs read no variable.
+    let (path, system, over) = match system_bundle() {
+        Some((path, system)) if path.starts_with("/etc") || path.starts_with("/usr") => (path, system, true),
+        Some((_, system)) => (BUNDLE.into(), system, false),
+        None => (BUNDLE.into(), String::new(), false),
+    };
+    let inside = session.inside(&format!("127.0.0.1:{PORT}"), &path);
+    let mut files = vec![GuestFile { path, text: session.bundle(&system), mode: 0o444, over }];
+    files.extend(inside.files.iter().map(|(path, text)| GuestFile {
         path: home.join(path),
         text: text.clone(),
         mode: 0o600,
+        over: false,
     }));
     (inside, files)
 }

@@ -193,7 +193,7 @@ pub fn run(
     let end = match told {
         Ok(()) => match start(job, staged, session, &runs.network(&run)) {
             Ok(running) => attempt(job, running, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
-            Err(end) => end,
+            Err(end) => *end,
         },
         Err(error) => End::stopped(unread(&error)),
     };
@@ -255,7 +255,7 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     let mut files = Vec::new();
     if let Some(session) = &session {
         let home = passed.env.get("HOME").map(PathBuf::from).unwrap_or_default();
-        let (inside, made) = outside::inside(job, session, &home);
+        let (inside, made) = outside::inside(session, &home);
         files = made;
         passed.env.extend(inside.env.into_iter().filter(|(name, _)| !job.given_env.contains_key(name)));
     }
@@ -434,13 +434,14 @@ fn start(
     staged: Result<Box<dyn Staged>, LaunchError>,
     session: Option<Session>,
     audit: &Path,
-) -> Result<Running, End> {
-    let mut sandbox = staged.and_then(Staged::start).map_err(|error| not_launched(job, &error))?;
+) -> Result<Running, Box<End>> {
+    let mut sandbox = staged.and_then(Staged::start).map_err(|error| Box::new(not_launched(job, &error)))?;
     let Some(session) = session else { return Ok(Running { sandbox, _broker: None, meter: None }) };
     let meter = Arc::clone(session.meter());
     let stopper = sandbox.stopper();
     meter.on_over(move || stopper.stop(Stop::Kill));
-    let broker = open_broker(sandbox.door(), session, audit).map_err(End::stopped)?;
+    let broker =
+        open_broker(sandbox.door(), session, audit).map_err(|failure| Box::new(End::stopped(failure)))?;
     Ok(Running { sandbox, _broker: Some(broker), meter: Some(meter) })
 }
 

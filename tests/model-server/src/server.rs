@@ -170,6 +170,12 @@ impl Server {
         self.shared.state().requests.clone()
     }
 
+    /// All requests since the last time, which are forgotten.
+    #[must_use]
+    pub fn take_requests(&self) -> Vec<Recorded> {
+        std::mem::take(&mut self.shared.state().requests)
+    }
+
     /// Go on with another script; limited failures count afresh.
     pub fn set_script(&self, script: Script) {
         let mut state = self.shared.state();

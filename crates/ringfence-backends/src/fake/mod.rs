@@ -4,11 +4,12 @@
 //! to end as its script says.
 
 use std::collections::VecDeque;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfence_core::backend::{
-    Backend, Exit, ExitStatus, Happening, LaunchError, Sandbox, Staged, Stop, Stopper,
+    Backend, Door, Exit, ExitStatus, Happening, LaunchError, Sandbox, Staged, Stop, Stopper,
 };
 use ringfence_core::capability::Capabilities;
 use ringfence_core::event::Stream;
@@ -89,6 +90,7 @@ impl Backend for Fake {
                 acts: self.script.iter().cloned().collect(),
                 stop: Arc::new(StopSign { heard: Arc::clone(&self.stops), ..StopSign::default() }),
                 since: None,
+                door: plan.request.door.is_some(),
             })),
         }
     }
@@ -115,6 +117,8 @@ struct Play {
     stop: Arc<StopSign>,
     /// When the present wait began.
     since: Option<Instant>,
+    /// Whether it has a door, through which nobody comes.
+    door: bool,
 }
 
 impl Staged for Play {
@@ -170,6 +174,11 @@ impl Sandbox for Play {
             Some(Act::Break(failure)) => Err(failure),
             Some(Act::Wait(_) | Act::Hang) | None => Ok(Happening::Nothing),
         }
+    }
+
+    fn door(&mut self) -> Option<Door> {
+        let listener = self.door.then(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()).flatten();
+        listener.map(Door::Tcp)
     }
 
     fn stopper(&self) -> Arc<dyn Stopper> {

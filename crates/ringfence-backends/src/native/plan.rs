@@ -113,8 +113,11 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
     let files = &request.policy.files;
     let mut builder = Builder { grants: granted(base), ..Builder::default() };
     for file in &request.files {
-        let GuestFile { path, text, mode } = file.clone();
-        builder.steps.push(Step::File { target: path, text, mode });
+        let GuestFile { path, text, mode, over } = file.clone();
+        builder.steps.push(match over {
+            true => Step::Text { target: path, text },
+            false => Step::File { target: path, text, mode },
+        });
     }
     if let Some(tree) = &survey.program_tree
         && !tree.starts_with(request.workspace.host().as_path())

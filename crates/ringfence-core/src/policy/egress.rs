@@ -58,7 +58,7 @@ impl Denial {
 impl Network {
     /// Whether a host may be reached at a port, before its address is known.
     pub fn judge(&self, host: &Host, port: u16) -> Verdict {
-        if let Some(rule) = self.deny.iter().find(|rule| rule.matches(host, port)) {
+        if let Some(rule) = self.deny.iter().find(|rule| rule.forbids(host, port)) {
             return Verdict::Denied(Denial::Named(rule.clone()));
         }
         let found = match self.mode {
@@ -77,7 +77,7 @@ impl Network {
     pub fn judge_address(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), Denial> {
         let address = address.to_canonical();
         let itself = Host::Address(address);
-        if let Some(rule) = self.deny.iter().find(|rule| rule.matches(&itself, port)) {
+        if let Some(rule) = self.deny.iter().find(|rule| rule.forbids(&itself, port)) {
             return Err(Denial::Named(rule.clone()));
         }
         if is_public(address) || self.allow.iter().any(|rule| rule.matches(&itself, port)) {
@@ -132,6 +132,8 @@ mod tests {
         assert!(allowed(&network, "good.example.com", 443));
         assert!(!allowed(&network, "evil.example.com", 443));
         assert!(!allowed(&network, "x.bad.example.com", 443));
+        let network = self::network(&["*.example.com:8443"], &["evil.example.com"]);
+        assert!(!allowed(&network, "evil.example.com", 8443), "a rule without a port denies all ports");
     }
 
     #[test]

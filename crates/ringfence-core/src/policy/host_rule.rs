@@ -64,6 +64,11 @@ impl HostRule {
         host && port
     }
 
+    /// Whether it forbids this host at this port. One that names no port forbids all of them.
+    pub fn forbids(&self, host: &Host, port: u16) -> bool {
+        self.matches(host, self.port.map_or(443, |_| port))
+    }
+
     /// Whether it names a port.
     pub fn names_port(&self) -> bool {
         self.port.is_some()

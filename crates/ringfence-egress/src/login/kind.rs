@@ -73,7 +73,7 @@ pub(crate) const CLAUDE: Kind = Kind {
             login["refreshToken"] = answer["refresh_token"].clone();
         }
         if let Some(seconds) = answer["expires_in"].as_u64() {
-            login["expiresAt"] = Value::from(now_ms() + seconds * 1000);
+            login["expiresAt"] = Value::from(now_ms().saturating_add(seconds.saturating_mul(1000)));
         }
     },
     placeholders: |_| {
@@ -84,7 +84,8 @@ pub(crate) const CLAUDE: Kind = Kind {
         })
     },
     copy: |document, inside| {
-        let mut login = document[CLAUDE_ROOM].clone();
+        // Only what is known to be no secret.
+        let mut login = only(&document[CLAUDE_ROOM], &["scopes", "subscriptionType", "rateLimitTier"]);
         login["accessToken"] = Value::from(inside.access.text());
         login["refreshToken"] = Value::from(inside.refresh.text());
         login["expiresAt"] = Value::from(NEVER * 1000);
@@ -105,7 +106,7 @@ pub(crate) const CHATGPT: Kind = Kind {
         let expires = claims(access.reveal()).and_then(|claims| claims.get("exp")?.as_u64());
         Some(Tokens {
             refresh: secret(tokens, "refresh_token"),
-            expires_at_ms: expires.map(|seconds| seconds * 1000),
+            expires_at_ms: expires.map(|seconds| seconds.saturating_mul(1000)),
             access,
         })
     },
@@ -143,7 +144,7 @@ pub(crate) const CHATGPT: Kind = Kind {
         })
     },
     copy: |document, inside| {
-        let mut tokens = document["tokens"].clone();
+        let mut tokens = only(&document["tokens"], &["account_id"]);
         tokens["access_token"] = Value::from(inside.access.text());
         tokens["refresh_token"] = Value::from(inside.refresh.text());
         tokens["id_token"] = Value::from(inside.id.as_ref().map(Placeholder::text));
@@ -156,6 +157,12 @@ pub(crate) const CHATGPT: Kind = Kind {
         })
     },
 };
+
+/// Some fields of an object.
+fn only(document: &Value, names: &[&str]) -> Value {
+    let fields = names.iter().filter_map(|name| Some(((*name).to_owned(), document.get(name)?.clone())));
+    Value::Object(fields.collect())
+}
 
 fn secret(document: &Value, name: &str) -> Option<Secret> {
     let text = document.get(name)?.as_str().filter(|text| !text.is_empty())?;

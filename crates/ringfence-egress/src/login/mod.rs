@@ -19,14 +19,14 @@ mod tool;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper_util::client::legacy::Client;
 use ringfence_core::policy::Host;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 pub(crate) use kind::{CHATGPT, CLAUDE, Kind};
 pub(crate) use store::Store;
@@ -40,6 +40,10 @@ use crate::upstream::{Connector, no_way};
 
 /// A token that runs out sooner is refreshed.
 const SOON_MS: u64 = 5 * 60 * 1000;
+/// How long a provider may take to answer.
+const ASK_PATIENCE: Duration = Duration::from_secs(30);
+/// How often a token is refreshed because a host did not accept it.
+const BETWEEN_DOUBTS: Duration = Duration::from_secs(300);
 /// No answer of a provider is longer.
 const LONGEST_ANSWER: usize = 1 << 20;
 
@@ -55,7 +59,7 @@ pub enum LoginError {
         why: String,
     },
     /// The provider does not accept it any more.
-    #[error("the login in {place} has run out and cannot be refreshed ({status}): log in again")]
+    #[error("the login in {place} is not accepted any more ({status}): log in again")]
     Rejected {
         /// Where it is.
         place: String,
@@ -105,11 +109,19 @@ pub struct Login {
     store: Store,
     /// Where its lock and its journal are.
     state: PathBuf,
-    held: Mutex<Option<Tokens>>,
-    /// Whether somebody was told that the token is not accepted.
-    stale: AtomicBool,
+    held: Arc<Mutex<Held>>,
     /// What a run knows in the place of each token.
     pub(crate) inside: Placeholders,
+}
+
+/// What is known of a login in this process.
+#[derive(Debug)]
+struct Held {
+    tokens: Option<Tokens>,
+    /// A token that a host did not accept.
+    doubted: Option<Secret>,
+    /// When it was refreshed for a doubt.
+    last_doubt: Option<Instant>,
 }
 
 /// What a run knows of a login.
@@ -132,9 +144,9 @@ impl Login {
         };
         let Some(tokens) = (kind.tokens)(&document) else { return Ok(None) };
         let inside = (kind.placeholders)(&document).map_err(|error| LoginError::store(&store, &error))?;
-        let held = Mutex::new(Some(tokens));
+        let held = Held { tokens: Some(tokens), doubted: None, last_doubt: None };
         let login =
-            Self { kind, store, state: state.join("logins"), held, stale: AtomicBool::new(false), inside };
+            Self { kind, store, state: state.join("logins"), held: Arc::new(Mutex::new(held)), inside };
         Ok(Some((login, document)))
     }
 
@@ -159,33 +171,56 @@ impl Login {
         port == 443 && matches!(host, Host::Name(name) if name == self.kind.host)
     }
 
-    /// Somebody was told that this token is not accepted.
-    pub(crate) fn doubt(&self) {
-        self.stale.store(true, Ordering::Relaxed);
+    /// A host did not accept this token.
+    pub(crate) async fn doubt(&self, token: &Secret) {
+        let mut held = self.held.lock().await;
+        // Whoever is inside can make hosts refuse: that is believed now and then.
+        if held.last_doubt.is_none_or(|last| last.elapsed() > BETWEEN_DOUBTS) {
+            held.doubted = Some(token.clone());
+        }
+    }
+
+    /// Waits until it is not being refreshed.
+    pub(crate) async fn rest(&self) {
+        drop(self.held.lock().await);
     }
 
     /// A token that is good for a while.
-    pub(crate) async fn access(&self, client: &Client<Connector, Body>) -> Result<Secret, LoginError> {
-        let mut held = self.held.lock().await;
-        if let Some(tokens) = held.as_ref().filter(|tokens| tokens.good_for_a_while())
-            && !self.stale.load(Ordering::Relaxed)
-        {
-            return Ok(tokens.access.clone());
-        }
-        let known = held.as_ref().map(|tokens| tokens.access.clone());
-        match self.renew(client, known.as_ref()).await {
-            Ok(tokens) => {
-                self.stale.store(false, Ordering::Relaxed);
-                let access = tokens.access.clone();
-                *held = Some(tokens);
-                Ok(access)
+    pub(crate) async fn access(
+        self: &Arc<Self>,
+        client: &Client<Connector, Body>,
+    ) -> Result<Secret, LoginError> {
+        let held = Arc::clone(&self.held).lock_owned().await;
+        if let Some(tokens) = &held.tokens {
+            let doubted = held.doubted.as_ref().is_some_and(|token| token.reveal() == tokens.access.reveal());
+            if tokens.good_for_a_while() && !doubted {
+                return Ok(tokens.access.clone());
             }
-            // Without the provider a token that is still good is better than none.
-            Err(LoginError::Unreachable { .. }) if held.as_ref().is_some_and(Tokens::good) => held
-                .as_ref()
-                .map(|tokens| tokens.access.clone())
-                .ok_or(LoginError::Unreachable { host: self.kind.host, why: "it cannot be reached".into() }),
-            Err(error) => Err(error),
+        }
+        // Not with the request: one that is given up must not take a new login with it.
+        let (login, client) = (Arc::clone(self), client.clone());
+        let renewed = tokio::spawn(async move { login.renew_held(held, &client).await });
+        renewed.await.unwrap_or_else(|error| {
+            Err(LoginError::Unreachable { host: self.kind.host, why: error.to_string() })
+        })
+    }
+
+    async fn renew_held(
+        &self,
+        mut held: OwnedMutexGuard<Held>,
+        client: &Client<Connector, Body>,
+    ) -> Result<Secret, LoginError> {
+        if held.doubted.take().is_some() {
+            held.last_doubt = Some(Instant::now());
+        }
+        let known = held.tokens.as_ref().map(|tokens| tokens.access.clone());
+        match self.renew(client, known.as_ref()).await {
+            Ok(tokens) => Ok(held.tokens.insert(tokens).access.clone()),
+            // A token that is still good is better than none.
+            Err(error) => match held.tokens.as_ref().filter(|tokens| tokens.good()) {
+                Some(tokens) => Ok(tokens.access.clone()),
+                None => Err(error),
+            },
         }
     }
 
@@ -193,7 +228,7 @@ impl Login {
     pub(crate) async fn refresh(&self, client: &Client<Connector, Body>) -> Result<(), LoginError> {
         let mut held = self.held.lock().await;
         let known = self.now();
-        *held = Some(self.renew(client, Some(&known)).await?);
+        held.tokens = Some(self.renew(client, Some(&known)).await?);
         Ok(())
     }
 
@@ -216,7 +251,10 @@ impl Login {
         if !same && tokens.good_for_a_while() {
             return Ok(tokens);
         }
-        let answer = self.ask(client, &document, &tokens).await?;
+        let asked = tokio::time::timeout(ASK_PATIENCE, self.ask(client, &document, &tokens)).await;
+        let answer = asked.unwrap_or_else(|_| {
+            Err(LoginError::Unreachable { host: self.kind.host, why: "it does not answer".into() })
+        })?;
         store::journal(&self.state, self.kind, &tokens, &answer).map_err(|error| wrong(&error))?;
         store::recover(&self.state, self.kind, &self.store).map_err(|error| wrong(&error))?;
         let document = self.store.read().map_err(|error| wrong(&error))?.unwrap_or_default();
@@ -354,9 +392,9 @@ mod tests {
             serde_json::from_slice(&fs::read(self.file()).unwrap()).unwrap()
         }
 
-        fn login(&self) -> Login {
+        fn login(&self) -> Arc<Login> {
             let store = Store::File(self.file());
-            Login::open(&CLAUDE, store, &self.home.path().join("state")).unwrap().unwrap().0
+            Arc::new(Login::open(&CLAUDE, store, &self.home.path().join("state")).unwrap().unwrap().0)
         }
 
         fn client(&self) -> Client {
@@ -394,7 +432,7 @@ mod tests {
         std::os::unix::fs::symlink(scene.file(), &link).unwrap();
         let state = scene.home.path().join("state");
         let (login, _) = Login::open(&CLAUDE, Store::File(link.clone()), &state).unwrap().unwrap();
-        login.access(&scene.client()).await.unwrap();
+        Arc::new(login).access(&scene.client()).await.unwrap();
         let document = scene.document();
         assert_eq!(document["more"], 1);
         let login = &document["claudeAiOauth"];
@@ -447,11 +485,36 @@ mod tests {
     async fn a_token_that_was_not_accepted_is_refreshed_once() {
         let scene = Scene::new(now_ms() + 3_600_000);
         let (login, client) = (scene.login(), scene.client());
-        assert_eq!(login.access(&client).await.unwrap().reveal(), "old");
-        login.doubt();
+        let old = login.access(&client).await.unwrap();
+        assert_eq!(old.reveal(), "old");
+        // Somebody inside who makes hosts refuse does not cause more.
+        for _ in 0..5 {
+            let token = login.access(&client).await.unwrap();
+            login.doubt(&token).await;
+        }
         assert!(login.access(&client).await.unwrap().reveal().ends_with("REAL-SECRET-1"));
-        assert!(login.access(&client).await.unwrap().reveal().ends_with("REAL-SECRET-1"));
+        login.doubt(&old).await;
         assert_eq!(scene.refreshes(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_given_up_does_not_lose_the_login() {
+        let scene = Scene::new(PAST);
+        let (login, client) = (scene.login(), scene.client());
+        let given_up = tokio::time::timeout(std::time::Duration::from_micros(1), login.access(&client)).await;
+        assert!(given_up.is_err());
+        login.rest().await;
+        assert_eq!(scene.document()["claudeAiOauth"]["refreshToken"], "refresh-REAL-SECRET-1");
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_good_is_used_though_it_cannot_be_refreshed() {
+        let scene = Scene::new(PAST);
+        scene.write(&json!({"claudeAiOauth": {"accessToken": "alone", "expiresAt": now_ms() + 3_600_000}}));
+        let (login, client) = (scene.login(), scene.client());
+        let token = login.access(&client).await.unwrap();
+        login.doubt(&token).await;
+        assert_eq!(login.access(&client).await.unwrap().reveal(), "alone");
     }
 
     #[tokio::test]

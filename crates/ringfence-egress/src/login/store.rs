@@ -7,8 +7,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::{Kind, Tokens};
@@ -96,13 +99,30 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// How long another process may refresh.
+const LOCK_PATIENCE: Duration = Duration::from_secs(45);
+/// How often to ask again.
+const LOCK_AGAIN: Duration = Duration::from_millis(20);
+
 /// Nobody else refreshes while this is held.
 pub(super) fn lock(state: &Path, name: &str) -> io::Result<File> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
     let path = state.join(format!("{name}.lock"));
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    rustix::io::retry_on_intr(|| flock(file.as_fd(), FlockOperation::LockExclusive))?;
-    Ok(file)
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
+                let pause = Timespec::try_from(LOCK_AGAIN).ok();
+                let _ = rustix::event::poll(&mut [], pause.as_ref());
+            }
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::other("another process has been refreshing it for too long"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn journal_file(state: &Path, kind: &Kind) -> PathBuf {
@@ -125,7 +145,11 @@ pub(super) fn recover(state: &Path, kind: &Kind, store: &Store) -> io::Result<()
     let path = journal_file(state, kind);
     let entry: Value = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => serde_json::from_slice(&other?).map_err(|_| io::Error::other("its journal is damaged"))?,
+        other => match serde_json::from_slice(&other?) {
+            Ok(entry) => entry,
+            // It says nothing, and must not stand in the way for ever.
+            Err(_) => return fs::rename(&path, path.with_extension("damaged")),
+        },
     };
     if let Some(mut document) = store.read()? {
         let tokens = (kind.tokens)(&document);

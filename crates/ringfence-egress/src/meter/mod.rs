@@ -12,6 +12,9 @@ use ringfence_core::event::Usage;
 pub use prices::{Prices, PricesError};
 pub(crate) use reading::{Api, Reading};
 
+/// So many models are told apart.
+const MODELS: usize = 64;
+
 /// How much a run may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Budget {
@@ -84,18 +87,19 @@ impl Meter {
 
     pub(crate) fn add(&self, used: &Used) {
         let usage = Usage {
-            input_tokens: used.input + used.cache_write,
+            input_tokens: used.input.saturating_add(used.cache_write),
             output_tokens: used.output,
             cached_tokens: used.cache_read,
             cost_usd: self.prices.cost(used),
         };
         {
             let mut all = self.used();
-            let of_model = all.entry(used.model.clone()).or_default();
+            let name = if all.len() < MODELS { used.model.clone() } else { "others".to_owned() };
+            let of_model = all.entry(name).or_default();
             *of_model = of_model.plus(usage);
         }
         let total = self.total();
-        let tokens = total.input_tokens + total.output_tokens;
+        let tokens = total.input_tokens.saturating_add(total.output_tokens);
         let over = self.budget.tokens.is_some_and(|most| tokens > most)
             || self.budget.cost_usd.zip(total.cost_usd).is_some_and(|(most, cost)| cost > most);
         if over

@@ -9,6 +9,9 @@ use super::{Meter, Used};
 /// A longer line, or a longer answer in one piece, is not read.
 const LONGEST: usize = 4 << 20;
 
+/// Longer names of models are cut.
+const LONGEST_NAME: usize = 100;
+
 /// Whose words an answer is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Api {
@@ -18,7 +21,7 @@ pub(crate) enum Api {
 }
 
 impl Api {
-    /// By the path of the request.
+    /// By the path of the request, as it is meant.
     pub(crate) fn of(path: &str) -> Option<Self> {
         let ends = |end| path.trim_end_matches('/').ends_with(end);
         match () {
@@ -52,15 +55,29 @@ impl Reading {
             self.buffer.clear();
             return;
         }
-        self.buffer.extend_from_slice(bytes);
         if !self.streams {
+            self.buffer.extend_from_slice(bytes);
             return;
         }
-        while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.buffer.drain(..=end).collect();
-            if let Some(data) = line.strip_prefix(b"data:") {
-                self.document(data);
+        // What has no end of a line yet waits; lines that are whole are read where they are.
+        let mut rest = bytes;
+        while let Some(end) = memchr::memchr(b'\n', rest) {
+            let (line, after) = rest.split_at(end + 1);
+            rest = after;
+            if self.buffer.is_empty() {
+                self.line(line);
+            } else {
+                self.buffer.extend_from_slice(line);
+                let line = std::mem::take(&mut self.buffer);
+                self.line(&line);
             }
+        }
+        self.buffer.extend_from_slice(rest);
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        if let Some(data) = line.strip_prefix(b"data:") {
+            self.document(data);
         }
     }
 
@@ -74,7 +91,7 @@ impl Reading {
 
     fn document(&mut self, bytes: &[u8]) {
         // Most of a stream says nothing of it, and need not be understood.
-        if !bytes.windows(7).any(|window| window == b"\"usage\"") {
+        if memchr::memmem::find(bytes, b"\"usage\"").is_none() {
             return;
         }
         let Ok(document) = serde_json::from_slice::<Value>(bytes) else { return };
@@ -84,12 +101,12 @@ impl Reading {
             _ => &document,
         };
         if let Some(model) = within["model"].as_str() {
-            model.clone_into(&mut self.used.model);
+            self.used.model = model.chars().take(LONGEST_NAME).collect();
         }
         self.usage(&within["usage"]);
         let new = self.used.since(&self.counted);
         self.counted = self.used.clone();
-        if new.input + new.output + new.cache_read + new.cache_write > 0 {
+        if new != (Used { model: new.model.clone(), ..Used::default() }) {
             self.meter.add(&new);
         }
     }

@@ -66,8 +66,10 @@ pub fn find(names: &[&str], sources: Sources<'_>) -> Result<Vec<Credential>, Pro
     for name in names {
         let entry = ALL.iter().find(|(known, _)| known == name);
         let (_, provide) = entry.ok_or_else(|| ProviderError::Unknown((*name).to_owned()))?;
-        let found = provide(sources)?;
+        let mut found = provide(sources)?;
         if !found.is_empty() {
+            let clear = sources.base_url.is_some_and(|url| url.starts_with("http://"));
+            found.iter_mut().for_each(|credential| credential.in_the_clear = clear);
             return Ok(found);
         }
     }
@@ -123,6 +125,7 @@ fn by_variable(
         name: name.to_owned(),
         hosts,
         swaps: vec![(placeholder, Real::Fixed(secret))],
+        in_the_clear: false,
         header: None,
         inside: Inside { env, ..Inside::default() },
     })
@@ -136,6 +139,7 @@ fn by_login(name: &str, file: &str, hosts: Vec<HostRule>, login: Login, document
         name: name.to_owned(),
         hosts,
         swaps: vec![(login.inside.access.clone(), Real::Login(Arc::clone(&login)))],
+        in_the_clear: false,
         header: None,
         inside: Inside { files: BTreeMap::from([(PathBuf::from(file), copy)]), ..Inside::default() },
     }

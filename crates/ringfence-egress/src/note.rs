@@ -1,0 +1,154 @@
+//! A wish from its beginning to its end: however it ends, it is written down, with what has gone to and fro.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::answer::Refusal;
+use crate::audit::{Entry, Outcome, kept, now_ms};
+use crate::session::Session;
+
+/// Bytes that have gone to and fro.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+}
+
+impl Counts {
+    fn any(&self) -> bool {
+        self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// What somebody wants, and what has come of it so far. Written down when it is dropped.
+pub(crate) struct Note {
+    session: Arc<Session>,
+    host: String,
+    port: u16,
+    way: &'static str,
+    since: Instant,
+    outcome: Outcome,
+    rule: String,
+    pub(crate) method: Option<String>,
+    pub(crate) path: Option<String>,
+    pub(crate) status: Option<u16>,
+    pub(crate) credential: Option<String>,
+    pub(crate) counts: Arc<Counts>,
+    forgotten: bool,
+}
+
+impl Note {
+    pub(crate) fn new(session: &Arc<Session>, host: &impl ToString, port: u16, way: &'static str) -> Self {
+        Self {
+            session: Arc::clone(session),
+            host: kept(&host.to_string()),
+            port,
+            way,
+            since: Instant::now(),
+            outcome: Outcome::Error,
+            rule: "closed".into(),
+            method: None,
+            path: None,
+            status: None,
+            credential: None,
+            counts: Arc::default(),
+            forgotten: false,
+        }
+    }
+
+    /// It was allowed by this rule.
+    pub(crate) fn allowed(&mut self, rule: &str) {
+        (self.outcome, self.rule) = (Outcome::Allow, rule.to_owned());
+    }
+
+    /// It was not an honest wish.
+    pub(crate) fn blocked(&mut self, rule: &str) {
+        (self.outcome, self.rule) = (Outcome::Block, rule.to_owned());
+    }
+
+    /// It was refused for this reason.
+    pub(crate) fn refused(&mut self, refusal: &Refusal) {
+        self.status = Some(refusal.status.as_u16());
+        (self.outcome, self.rule) = (refusal.outcome(), refusal.rule.to_owned());
+    }
+
+    /// It broke off. Whoever has spoken to a host before has spoken to it.
+    pub(crate) fn broke_off(&mut self, rule: &str) {
+        if self.counts.any() {
+            self.allowed(rule);
+        }
+    }
+
+    /// It is noted elsewhere.
+    pub(crate) fn forget(mut self) {
+        self.forgotten = true;
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        if self.forgotten {
+            return;
+        }
+        self.session.write(&Entry {
+            at_ms: now_ms(),
+            decision: self.outcome,
+            rule: kept(&self.rule),
+            host: std::mem::take(&mut self.host),
+            port: self.port,
+            way: self.way.to_owned(),
+            method: self.method.as_deref().map(kept),
+            path: self.path.as_deref().map(kept),
+            status: self.status,
+            sent: self.counts.sent.load(Ordering::Relaxed),
+            received: self.counts.received.load(Ordering::Relaxed),
+            duration_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+            credential: self.credential.take(),
+        });
+    }
+}
+
+/// A stream to a host whose bytes are counted.
+pub(crate) struct Counted<S> {
+    inner: S,
+    counts: Arc<Counts>,
+}
+
+impl<S> Counted<S> {
+    pub(crate) fn new(inner: S, note: &Note) -> Self {
+        Self { inner, counts: Arc::clone(&note.counts) }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
+        this.counts.received.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let count = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
+        this.counts.sent.fetch_add(count as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    }
+}
