@@ -140,6 +140,35 @@ fn agent_works_without_its_secret(cli: &str, names: &'static [&'static str], mor
     assert!(!net.contains("REAL-SECRET") && net.contains("credential"), "{net}");
 }
 
+#[test]
+fn named_credentials_are_put_on_the_wire_and_nowhere_else() {
+    let provider = Provider::new(&["npm.test", "github.com", "other.test"], vec![text("hi")]);
+    let place = provider
+        .seen_from(Place::new())
+        .settings(
+            r#"{"broker": {"credentials": ["npm.test authorization: Bearer {env:NPM_AUTH}", "github"]}}"#,
+        )
+        .env("NPM_AUTH", "REAL-SECRET-npm")
+        .env("GH_TOKEN", "ghp_REAL-SECRET-github");
+    let script = "curl -s https://npm.test/a; curl -s -H 'authorization: mine' https://npm.test/b; \
+                  curl -s -u x:$GH_TOKEN https://github.com/c; git ls-remote https://github.com/me/d; \
+                  curl -s -H \"x: $GH_TOKEN\" https://other.test/e; env | grep -c REAL-SECRE[T]";
+    let ran = exec(&place, &["npm.test", "github.com", "other.test"], script);
+    assert!(ran.stdout.ends_with("0\n"), "{ran:?}");
+    let requests = provider.server.requests();
+    let header = |path: &str| {
+        let found = requests.iter().filter(|one| one.path.starts_with(path));
+        found.map(|one| one.headers.get("authorization").cloned().unwrap_or_default()).next_back()
+    };
+    assert_eq!(header("/a").unwrap(), "Bearer REAL-SECRET-npm");
+    assert_eq!(header("/b").unwrap(), "Bearer REAL-SECRET-npm");
+    use base64::Engine;
+    let basic = |text: &str| format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text));
+    assert_eq!(header("/c").unwrap(), basic("x:ghp_REAL-SECRET-github"));
+    assert_eq!(header("/e"), Some(String::new()), "a header that is passed on is passed on as it is");
+    assert!(!format!("{requests:?}").contains("x: ghp_REAL"), "{requests:?}");
+}
+
 const CLAUDE: &[&str] = &["api.anthropic.com"];
 const CODEX: &[&str] = &["api.openai.com", "chatgpt.com"];
 

@@ -33,6 +33,8 @@ pub struct Credential {
     pub(crate) hosts: Vec<HostRule>,
     /// What is known inside, and what it stands for.
     pub(crate) swaps: Vec<(Placeholder, Real)>,
+    /// Whether a person has named it, for hosts that are allowed by themselves.
+    pub(crate) named: bool,
     /// Whether a person has put the model where there is no TLS.
     pub(crate) in_the_clear: bool,
     /// A header that is set whatever the run says.
@@ -50,6 +52,11 @@ impl Credential {
     /// The hosts that it is for.
     pub fn hosts(&self) -> &[HostRule] {
         &self.hosts
+    }
+
+    /// Whether a person has named it, for hosts that are allowed by themselves.
+    pub fn is_named(&self) -> bool {
+        self.named
     }
 
     /// What a run finds.

@@ -35,7 +35,7 @@ pub use broker::{Broker, BrokerError};
 pub use credential::{Credential, Inside};
 pub use login::{Login, LoginError, LoginReport, LoginTool};
 pub use meter::{Budget, Meter, Prices, PricesError};
-pub use providers::{ProviderError, Sources, find};
+pub use providers::{ProviderError, Sources, find, named};
 pub use secret::Secret;
 pub use session::{Session, SessionError, Setup, system_bundle};
 pub use upstream::{Answer, BadConnectTo, ConnectTo, Resolve};

@@ -9,7 +9,7 @@ use ringfence_core::plan::GuestFile;
 use ringfence_core::policy::{Credentials, HostRule, NetworkMode, Policy};
 use ringfence_egress::{
     Ask, Budget, ConnectTo, Credential, Inside, Prices, PricesError, ProviderError, Session, SessionError,
-    Setup, Sources, find, system_bundle,
+    Setup, Sources, find, named, system_bundle,
 };
 
 use crate::run::Job;
@@ -36,6 +36,8 @@ pub struct Outside {
     pub ask: Option<Arc<dyn Ask>>,
     /// Whether an open network is looked at: the run has no network but the broker, which lets everything through.
     pub learn: bool,
+    /// Credentials that a person has named, as they are written.
+    pub named: Vec<String>,
     /// What tokens cost, if not what the built-in list says.
     pub prices: Option<Prices>,
 }
@@ -62,13 +64,21 @@ pub enum OutsideError {
     Session(#[from] SessionError),
 }
 
-/// The credentials of an agent CLI that stay outside.
+/// The credentials of a run that stay outside: those of its agent CLI, and those that a person has named.
 pub(crate) fn credentials(job: &Job<'_>, base_url: Option<&str>) -> Result<Vec<Credential>, OutsideError> {
     let served = job.outside.learn || job.policy.network.mode == NetworkMode::Allow;
-    let brokered = job.policy.credentials == Credentials::Broker && served;
-    let Some(cli) = job.work.cli().filter(|_| brokered) else { return Ok(Vec::new()) };
-    let sources = Sources { base_url, ..job.outside.sources(&job.host_env) };
-    Ok(find(cli.facts().login.providers, sources)?)
+    if job.policy.credentials != Credentials::Broker || !served {
+        return Ok(Vec::new());
+    }
+    let sources = job.outside.sources(&job.host_env);
+    let mut all = match job.work.cli() {
+        Some(cli) => find(cli.facts().login.providers, Sources { base_url, ..sources })?,
+        None => Vec::new(),
+    };
+    for text in &job.outside.named {
+        all.push(named(text, sources)?);
+    }
+    Ok(all)
 }
 
 /// The hosts that an agent CLI needs, where its model is.
@@ -80,7 +90,9 @@ pub(crate) fn needed_hosts(
     let Some(cli) = cli.filter(|_| policy.credentials != Credentials::None) else { return Ok(Vec::new()) };
     let mut hosts: Vec<HostRule> =
         cli.facts().hosts.iter().map(|host| host.parse()).collect::<Result<_, _>>()?;
-    for host in credentials.iter().flat_map(Credential::hosts) {
+    // Where a person has put the model. What was named besides is for hosts that are allowed by themselves.
+    let of_model = credentials.iter().filter(|credential| !credential.is_named());
+    for host in of_model.flat_map(Credential::hosts) {
         if !hosts.contains(host) {
             hosts.push(host.clone());
         }

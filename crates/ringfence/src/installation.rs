@@ -166,6 +166,7 @@ impl Installation {
             keychain,
             connect_to,
             roots,
+            named: settings.credentials.clone(),
             prices,
             ask: None,
             learn: false,

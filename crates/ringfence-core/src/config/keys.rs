@@ -89,6 +89,12 @@ pub const KEYS: &[Key] = &[
         Some("[]"),
         "hosts that runs may reach besides those that their policy names",
     ),
+    key(
+        "broker.credentials",
+        Kind::Texts,
+        Some("[]"),
+        "more credentials: `github`, or `HOST HEADER: VALUE` with `{env:NAME}`, `{file:PATH}`, `{command:WORDS}` or `{keyring:SERVICE/ACCOUNT}` in it",
+    ),
     key("broker.prices_file", Kind::Path, None, "what tokens cost, in the form of the built-in list")
         .env(&["RINGFENCE_PRICES_FILE"]),
     key("agents.*.name", Kind::Text, None, "what people call the agent"),

@@ -42,6 +42,8 @@ pub struct BrokerSettings {
     pub ca_file: Option<PathBuf>,
     /// Hosts that runs may reach besides those that their policy names.
     pub allow: Vec<HostRule>,
+    /// Credentials that a person has named, as they are written.
+    pub credentials: Vec<String>,
     /// What tokens cost.
     pub prices_file: Option<PathBuf>,
 }

@@ -2,6 +2,7 @@
 
 mod anthropic;
 mod claude;
+mod custom;
 mod openai;
 mod opencode;
 
@@ -39,6 +40,14 @@ pub enum ProviderError {
     /// A login is there and cannot be used.
     #[error(transparent)]
     Login(#[from] LoginError),
+    /// A credential that a person has named cannot be had.
+    #[error("the credential `{text}` cannot be had: {why}")]
+    Named {
+        /// As it is written.
+        text: String,
+        /// Why.
+        why: String,
+    },
     /// There is no randomness.
     #[error("a placeholder cannot be made: {0}")]
     Placeholder(#[from] io::Error),
@@ -49,6 +58,8 @@ pub enum ProviderError {
     #[error("there is no provider `{0}`")]
     Unknown(String),
 }
+
+pub use custom::named;
 
 type Provide = fn(Sources<'_>) -> Result<Vec<Credential>, ProviderError>;
 
@@ -125,6 +136,7 @@ fn by_variable(
         name: name.to_owned(),
         hosts,
         swaps: vec![(placeholder, Real::Fixed(secret))],
+        named: false,
         in_the_clear: false,
         header: None,
         inside: Inside { env, ..Inside::default() },
@@ -139,6 +151,7 @@ fn by_login(name: &str, file: &str, hosts: Vec<HostRule>, login: Login, document
         name: name.to_owned(),
         hosts,
         swaps: vec![(login.inside.access.clone(), Real::Login(Arc::clone(&login)))],
+        named: false,
         in_the_clear: false,
         header: None,
         inside: Inside { files: BTreeMap::from([(PathBuf::from(file), copy)]), ..Inside::default() },

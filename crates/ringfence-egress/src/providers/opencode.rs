@@ -38,6 +38,7 @@ pub(super) fn credentials(sources: Sources<'_>) -> Result<Vec<Credential>, Provi
                 name: called,
                 hosts,
                 swaps: vec![(placeholder, Real::Fixed(Secret::new(key.to_owned())))],
+                named: false,
                 in_the_clear: false,
                 header: None,
                 inside: Inside::default(),
