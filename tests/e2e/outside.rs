@@ -69,6 +69,20 @@ fn there_is_no_other_way_out() {
     for (what, script) in [
         ("direct", "curl -sS --max-time 5 --noproxy '*' https://1.1.1.1/"),
         ("names", "curl -sS --max-time 5 --noproxy '*' https://example.com/"),
+        ("a resolver", "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 443)'"),
+        (
+            "UDP",
+            "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b\"x\", (\"8.8.8.8\", 53))'",
+        ),
+        (
+            "UDP over IPv6",
+            "python3 -c 'import socket; socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).sendto(b\"x\", (\"2001:4860:4860::8888\", 53))'",
+        ),
+        (
+            "raw sockets",
+            "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)'",
+        ),
+        ("packets", "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'"),
     ] {
         let began = std::time::Instant::now();
         assert_ne!(exec(&place, &["example.com"], script).code(), 0, "{what}");
@@ -169,6 +183,48 @@ fn named_credentials_are_put_on_the_wire_and_nowhere_else() {
     assert!(!format!("{requests:?}").contains("x: ghp_REAL"), "{requests:?}");
 }
 
+/// Without being told anything but what every run finds.
+#[test]
+fn ordinary_programs_find_their_way() {
+    let provider = Provider::new(&["passed.test", "looked.test"], vec![text("hi")]);
+    let place = provider
+        .seen_from(Place::new())
+        .settings(r#"{"broker": {"credentials": ["looked.test x-real: {env:REAL}"]}}"#)
+        .env("REAL", "REAL-SECRET");
+    for host in ["passed.test", "looked.test"] {
+        for (program, script) in [
+            ("curl", format!("curl -sS https://{host}/curl")),
+            ("curl", format!("curl -sS --socks5-hostname 127.0.0.1:41080 --noproxy '' https://{host}/curl")),
+            ("git", format!("git ls-remote https://{host}/git")),
+            ("npm", format!("npm view --registry https://{host}/npm nothing")),
+            ("wget", format!("wget -q -O- https://{host}/wget")),
+            (
+                "python3",
+                format!("python3 -c 'import urllib.request as u; u.urlopen(\"https://{host}/python3\")'"),
+            ),
+            (
+                "pip3",
+                format!(
+                    "pip3 download -q --disable-pip-version-check --index-url https://{host}/pip3 nothing"
+                ),
+            ),
+        ] {
+            let there = std::process::Command::new("which").arg(program).output().unwrap().status.success();
+            if !there && !["curl", "git", "npm"].contains(&program) {
+                continue;
+            }
+            let _ = provider.server.take_requests();
+            let ran = exec(&place, &["passed.test", "looked.test"], &script);
+            let requests = provider.server.take_requests();
+            assert!(requests.iter().any(|one| one.path.contains(program)), "{script}: {ran:?}");
+            let real = requests
+                .iter()
+                .all(|one| one.headers.get("x-real").is_some_and(|value| value == "REAL-SECRET"));
+            assert_eq!(real, host == "looked.test", "{script}: {requests:?}");
+        }
+    }
+}
+
 const CLAUDE: &[&str] = &["api.anthropic.com"];
 const CODEX: &[&str] = &["api.openai.com", "chatgpt.com"];
 
@@ -245,6 +301,12 @@ fn what_is_metered_is_what_the_cli_tells() {
     };
     assert_eq!(result["usage"]["input_tokens"], sum("input_tokens"), "{result}");
     assert_eq!(result["usage"]["output_tokens"], sum("output_tokens"), "{result}");
+    for by in ["day", "agent", "model", "run"] {
+        let rows: serde_json::Value =
+            serde_json::from_str(&place.run(&["usage", "--by", by, "--json"]).expect_code(0).stdout).unwrap();
+        assert_eq!(rows[0]["usage"]["output_tokens"], sum("output_tokens"), "{rows}");
+    }
+    assert!(place.run(&["usage"]).expect_code(0).stdout.contains("OUTPUT"));
 }
 
 const RUN_OUT: &str = r#"{"claudeAiOauth":{"accessToken":"sk-ant-oat01-REAL-SECRET","refreshToken":"sk-ant-ort01-REAL-SECRET","expiresAt":1000,"scopes":["user:inference"],"subscriptionType":"max"},"other":"kept"}"#;

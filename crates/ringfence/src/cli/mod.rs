@@ -16,6 +16,7 @@ mod runs;
 mod sandbox;
 mod shell;
 mod token;
+mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -78,6 +79,8 @@ enum Verb {
     /// Where agents run: show, choose, check
     #[command(subcommand)]
     Sandbox(sandbox::Verb),
+    /// What runs have used: tokens and cost, by day, agent, model or run
+    Usage(usage::Args),
     /// The logins that the broker uses: show, refresh
     #[command(subcommand)]
     Token(token::Verb),
@@ -132,6 +135,7 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Apply(args) => layer::apply(&args, installation),
         Verb::Discard(args) => layer::discard(&args, installation),
         Verb::Sandbox(verb) => sandbox::sandbox(&verb, installation),
+        Verb::Usage(args) => usage::usage(&args, installation),
         Verb::Token(verb) => token::token(verb, installation),
         Verb::Policy(verb) => policy::policy(verb, installation),
         Verb::Config(verb) => config::config(verb, installation),
