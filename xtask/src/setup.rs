@@ -9,13 +9,15 @@ use serde_json::Value;
 use crate::shell::{has, read, root, run};
 
 /// Programs and the Debian packages that bring them.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("node", "nodejs"),
     ("npm", "npm"),
     ("bash", "bash"),
     ("setsid", "util-linux"),
     ("kill", "procps"),
     ("python3", "python3"),
+    ("curl", "curl"),
+    ("git", "git"),
 ];
 
 pub(crate) fn setup() -> anyhow::Result<()> {

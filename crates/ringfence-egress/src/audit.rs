@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 const LONGEST: usize = 16 << 20;
 /// So many are put aside. When all are full the broker serves nobody any more: what cannot be shown is not done.
 const ASIDE: u32 = 7;
+/// How long a line waits for others.
+const SOON: Duration = Duration::from_millis(5);
 /// Longer texts are cut.
 const LONGEST_TEXT: usize = 512;
 
@@ -84,7 +86,8 @@ impl Audit {
         let (lines, written) = channel::<Vec<u8>>();
         let thread = std::thread::Builder::new().name("audit".into()).spawn(move || {
             while let Ok(mut lines) = written.recv() {
-                // As many as there are, in one go.
+                // As many as come soon, in one go: waking this thread for each would cost more than all the rest.
+                std::thread::park_timeout(SOON);
                 written.try_iter().for_each(|line| lines.extend(line));
                 pages.write(&lines);
             }
@@ -110,6 +113,7 @@ impl Drop for Audit {
     fn drop(&mut self) {
         drop(self.lines.take());
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }

@@ -736,7 +736,7 @@ async fn http_2_is_spoken_and_its_authority_is_the_host_of_the_tunnel() {
 }
 
 proptest::proptest! {
-    #![proptest_config(proptest::test_runner::Config { cases: cases(), ..proptest::test_runner::Config::default() })]
+    #![proptest_config(proptest::test_runner::Config { cases: cases(), failure_persistence: None, ..proptest::test_runner::Config::default() })]
 
     /// Pieces of requests in any order: only what is allowed is ever reached.
     #[test]
