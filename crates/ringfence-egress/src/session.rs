@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use ringfence_core::policy::{Denial, Host, Network, NetworkMode, Verdict};
-use rustls::{ClientConfig, RootCertStore};
 
 use crate::answer::Body;
 use crate::asking::{Ask, Asking};
@@ -17,7 +16,7 @@ use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
-use crate::upstream::{ConnectTo, Connector, Resolve, Upstream, roots, tls};
+use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
 
 /// What a run is given.
 pub struct Setup {
@@ -62,8 +61,7 @@ pub struct Session {
     audit: OnceLock<Audit>,
     connect_to: ConnectTo,
     resolver: Option<Arc<dyn Resolve>>,
-    roots: RootCertStore,
-    more: String,
+    tls: Arc<Tls>,
 }
 
 /// The ways out of a session, which live with the broker's runtime.
@@ -119,8 +117,7 @@ impl Session {
             audit: OnceLock::new(),
             connect_to,
             resolver,
-            roots: roots(&more)?,
-            more: more.concat(),
+            tls: Arc::new(Tls::new(more)?),
         })
     }
 
@@ -148,7 +145,7 @@ impl Session {
 
     /// All that a run has to trust: the authorities of the machine, and the run's own.
     pub fn bundle(&self, system: &str) -> String {
-        [system, &self.more, &self.authority.certificate()].map(str::trim_end).join("\n") + "\n"
+        [system, &self.tls.more(), &self.authority.certificate()].map(str::trim_end).join("\n") + "\n"
     }
 
     /// Whether requests to a host are looked at, and not only passed on.
@@ -214,30 +211,30 @@ impl Session {
     pub(crate) fn ways(self: &Arc<Self>) -> io::Result<Ways> {
         let upstream =
             Arc::new(Upstream::new(self.network.clone(), self.connect_to.clone(), self.resolver.clone())?);
-        let [any, first] = tls(self.roots.clone())?;
-        let login_client = login_client(&self.connect_to, self.resolver.clone(), Arc::clone(&first))?;
-        let [client, first_client] = [any, first].map(|tls| client(Arc::clone(&upstream), tls));
+        let login_client = login_client(&self.connect_to, self.resolver.clone(), Arc::clone(&self.tls))?;
+        let [client, first_client] = [Protocols::Any, Protocols::First]
+            .map(|protocols| client(Arc::clone(&upstream), Arc::clone(&self.tls), protocols));
         Ok(Ways { session: Arc::clone(self), upstream, client, login_client, first_client })
     }
 }
 
-fn client(upstream: Arc<Upstream>, tls: Arc<ClientConfig>) -> Client<Connector, Body> {
+fn client(upstream: Arc<Upstream>, tls: Arc<Tls>, protocols: Protocols) -> Client<Connector, Body> {
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
-        .build(Connector { upstream, tls })
+        .build(Connector { upstream, tls, protocols })
 }
 
 /// Speaks to those who refresh logins and to nobody else.
 pub(crate) fn login_client(
     connect_to: &ConnectTo,
     resolver: Option<Arc<dyn Resolve>>,
-    tls: Arc<ClientConfig>,
+    tls: Arc<Tls>,
 ) -> io::Result<Client<Connector, Body>> {
     let hosts = [CLAUDE.host, CHATGPT.host].map(str::parse);
     let allow = hosts.into_iter().collect::<Result<_, _>>().map_err(io::Error::other)?;
     let network = Network { mode: NetworkMode::Allow, allow, deny: Vec::new(), ask: false };
-    Ok(client(Arc::new(Upstream::new(network, connect_to.clone(), resolver)?), tls))
+    Ok(client(Arc::new(Upstream::new(network, connect_to.clone(), resolver)?), tls, Protocols::First))
 }
 
 /// Where systems keep the authorities that they trust.

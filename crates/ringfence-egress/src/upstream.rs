@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use ringfence_core::policy::{Host, Network, parse_authority};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -24,6 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::answer::Refusal;
+use crate::session::system_bundle;
 
 /// How long a host may take to answer a call.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -143,39 +145,78 @@ impl Upstream {
     }
 }
 
-/// The roots that hosts are checked against: the machine's, and more.
-pub(crate) fn roots(more: &[String]) -> io::Result<RootCertStore> {
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    for pem in more {
-        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
-        }
-    }
-    Ok(roots)
+/// How to speak TLS to hosts, once somebody wants to: reading all authorities of a machine takes longer than starting a
+/// sandbox.
+pub(crate) struct Tls {
+    more: Vec<String>,
+    /// For any protocol, and for HTTP/1.1 alone.
+    made: OnceLock<[Arc<ClientConfig>; 2]>,
 }
 
-/// How to speak TLS to hosts. The second of the two never speaks HTTP/2.
-pub(crate) fn tls(roots: RootCertStore) -> io::Result<[Arc<ClientConfig>; 2]> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let mut first = config.clone();
-    first.alpn_protocols.remove(0);
-    Ok([Arc::new(config), Arc::new(first)])
+/// Which protocols may be agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocols {
+    Any,
+    First,
+}
+
+impl Tls {
+    /// With the authorities of the machine, and more, which have to be readable.
+    pub(crate) fn new(more: Vec<String>) -> io::Result<Self> {
+        let mut roots = RootCertStore::empty();
+        more.iter().try_for_each(|pem| add(&mut roots, pem))?;
+        Ok(Self { more, made: OnceLock::new() })
+    }
+
+    /// The certificates of the authorities besides the machine's.
+    pub(crate) fn more(&self) -> String {
+        self.more.concat()
+    }
+
+    fn config(&self, protocols: Protocols) -> io::Result<Arc<ClientConfig>> {
+        if self.made.get().is_none() {
+            let _ = self.made.set(self.make()?);
+        }
+        let made = self.made.get().ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::clone(&made[usize::from(protocols == Protocols::First)]))
+    }
+
+    fn make(&self) -> io::Result<[Arc<ClientConfig>; 2]> {
+        let mut roots = RootCertStore::empty();
+        match system_bundle() {
+            Some((_, pem)) => {
+                let certificates = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok);
+                roots.add_parsable_certificates(certificates);
+            }
+            None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+        }
+        self.more.iter().try_for_each(|pem| add(&mut roots, pem))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let mut first = config.clone();
+        first.alpn_protocols.remove(0);
+        Ok([Arc::new(config), Arc::new(first)])
+    }
+}
+
+fn add(roots: &mut RootCertStore, pem: &str) -> io::Result<()> {
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 /// Connects a pool of connections.
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub(crate) upstream: Arc<Upstream>,
-    pub(crate) tls: Arc<ClientConfig>,
+    pub(crate) tls: Arc<Tls>,
+    pub(crate) protocols: Protocols,
 }
 
 /// What went wrong on the way, kept for the answer.
@@ -224,7 +265,9 @@ impl Connector {
             Host::Address(address) => Some(ServerName::from(*address)),
         };
         let name = name.ok_or_else(|| Refusal::bad(format!("{host} is no name for TLS")))?;
-        let connector = TlsConnector::from(Arc::clone(&self.tls));
+        let config = self.tls.config(self.protocols);
+        let config = config.map_err(|error| Refusal::unreachable(format!("there is no TLS: {error}")))?;
+        let connector = TlsConnector::from(config);
         match timeout(CONNECT_PATIENCE, connector.connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Wire::Tls(Box::new(TokioIo::new(stream)))),
             Ok(Err(error)) => Err(Refusal::unreachable(format!("no TLS with {host}: {error}"))),

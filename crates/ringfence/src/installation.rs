@@ -156,7 +156,9 @@ impl Installation {
             };
             path.as_ref().map(read).transpose()
         };
-        let roots = text("broker.ca_file", &settings.ca_file)?.into_iter().collect();
+        // What the person's own programs trust, the broker trusts too.
+        let trusted = self.env.get("SSL_CERT_FILE").map(PathBuf::from).filter(|path| path.is_file());
+        let roots = text("broker.ca_file", &settings.ca_file.clone().or(trusted))?.into_iter().collect();
         let prices = text("broker.prices_file", &settings.prices_file)?;
         let prices = prices.map(|text| Prices::parse(&text)).transpose().context("broker.prices_file")?;
         let keychain = cfg!(target_os = "macos").then(|| self.surroundings().find("security")).flatten();

@@ -352,7 +352,7 @@ mod tests {
 
     use super::{CLAUDE, Login, LoginError, Store, store};
     use crate::session::login_client;
-    use crate::upstream::{Connector, roots, tls};
+    use crate::upstream::{Connector, Tls};
     use crate::{answer::Body, audit::now_ms};
 
     type Client = hyper_util::client::legacy::Client<Connector, Body>;
@@ -399,8 +399,8 @@ mod tests {
 
         fn client(&self) -> Client {
             let to = format!("{}:443={}", CLAUDE.host, self.front.address()).parse().unwrap();
-            let [_, tls] = tls(roots(&[self.front.root().to_owned()]).unwrap()).unwrap();
-            login_client(&to, None, tls).unwrap()
+            let tls = Tls::new(vec![self.front.root().to_owned()]).unwrap();
+            login_client(&to, None, Arc::new(tls)).unwrap()
         }
 
         fn refreshes(&self) -> usize {
@@ -523,8 +523,7 @@ mod tests {
         let login = scene.login();
         let nobody: Client = {
             let to = format!("{}:443=127.0.0.1:1", CLAUDE.host).parse().unwrap();
-            let [_, tls] = tls(roots(&[]).unwrap()).unwrap();
-            login_client(&to, None, tls).unwrap()
+            login_client(&to, None, Arc::new(Tls::new(Vec::new()).unwrap())).unwrap()
         };
         let error = login.access(&nobody).await.unwrap_err();
         assert!(

@@ -10,7 +10,7 @@ use crate::audit::now_ms;
 use crate::providers::{ProviderError, Sources, find};
 use crate::secret::Secret;
 use crate::session::login_client;
-use crate::upstream::{ConnectTo, roots, tls};
+use crate::upstream::{ConnectTo, Tls};
 
 /// What a person is told of a login.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -78,8 +78,8 @@ impl LoginTool {
             |error: std::io::Error| LoginError::Store { place: login.place(), why: error.to_string() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(wrong)?;
         runtime.block_on(async {
-            let [_, tls] = tls(roots(more).map_err(wrong)?).map_err(wrong)?;
-            let client = login_client(connect_to, None, tls).map_err(wrong)?;
+            let tls = Tls::new(more.to_vec()).map_err(wrong)?;
+            let client = login_client(connect_to, None, Arc::new(tls)).map_err(wrong)?;
             login.refresh(&client).await
         })?;
         Ok(self.report())
