@@ -66,8 +66,8 @@ impl Broker {
                     () = accept(listener, ways) => {}
                     _ = stopped => {}
                 }
-                // A login that is being refreshed would be lost.
-                let _ = timeout(LAST_PATIENCE, session.logins_at_rest()).await;
+                // A login that is being refreshed would be lost, and what is still to come would not be counted.
+                let _ = timeout(LAST_PATIENCE, session.at_rest()).await;
             });
             // With it go all connections, and each is noted as it goes.
             runtime.shutdown_timeout(Duration::from_secs(1));

@@ -37,8 +37,8 @@ pub struct Credential {
     pub(crate) named: bool,
     /// Whether a person has put the model where there is no TLS.
     pub(crate) in_the_clear: bool,
-    /// A header that is set whatever the run says.
-    pub(crate) header: Option<(HeaderName, Secret)>,
+    /// A header that is set whatever the run says: its value, and the secret in it.
+    pub(crate) header: Option<(HeaderName, Secret, Secret)>,
     /// What a run finds.
     pub(crate) inside: Inside,
 }
@@ -91,13 +91,13 @@ impl Credential {
         self.swaps.iter().find_map(|(_, real)| real.login())
     }
 
-    /// Puts the real values into the headers of a request. What it put there, if it did.
+    /// Puts the real values into the headers of a request. All secrets that it put there; the first is the token of a login.
     pub(crate) async fn apply(
         &self,
         headers: &mut HeaderMap,
         client: &Client<Connector, Body>,
-    ) -> Result<Option<Secret>, LoginError> {
-        let mut used = None;
+    ) -> Result<Vec<Secret>, LoginError> {
+        let mut used = Vec::new();
         for (placeholder, real) in &self.swaps {
             if !self.is_in_headers(headers) {
                 break;
@@ -107,17 +107,20 @@ impl Credential {
             for name in AUTHENTICATION {
                 let Some(value) = headers.get_mut(&name) else { continue };
                 let swapped = value.to_str().ok().and_then(|text| placeholder.swap(text, secret.reveal()));
-                if let Some(swapped) = swapped.and_then(sensitive) {
-                    *value = swapped;
-                    used = Some(secret.clone());
+                if let Some(swapped) = swapped {
+                    // Both as it is and as it is on the wire.
+                    used.extend([secret.clone(), Secret::new(bare(&swapped).to_owned())]);
+                    if let Some(swapped) = sensitive(swapped) {
+                        *value = swapped;
+                    }
                 }
             }
         }
-        if let Some((name, secret)) = &self.header
-            && let Some(value) = sensitive(secret.reveal().to_owned())
+        if let Some((name, whole, secret)) = &self.header
+            && let Some(value) = sensitive(whole.reveal().to_owned())
         {
             headers.insert(name, value);
-            used = Some(secret.clone());
+            used.push(secret.clone());
         }
         Ok(used)
     }
@@ -130,6 +133,11 @@ const AUTHENTICATION: [HeaderName; 4] = [
     HeaderName::from_static("x-goog-api-key"),
     HeaderName::from_static("private-token"),
 ];
+
+/// The last word of a value, without its scheme.
+fn bare(value: &str) -> &str {
+    value.rsplit(' ').next().unwrap_or(value)
+}
 
 /// A value that nobody prints.
 fn sensitive(text: String) -> Option<HeaderValue> {

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    IF_RANGE, RANGE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use hyper_util::client::legacy::ResponseFuture;
 use hyper_util::rt::TokioIo;
 use ringfence_core::policy::{Host, Verdict, parse_authority};
 use tokio::io::copy_bidirectional;
@@ -28,7 +29,7 @@ use crate::note::{Counted, Counts, Note};
 use crate::placeholder::percent_decoded;
 use crate::scrub::Scrub;
 use crate::secret::Secret;
-use crate::session::{Session, Ways};
+use crate::session::{Busy, Session, Ways};
 use crate::upstream::no_way;
 
 /// Where a request goes, whatever it says itself.
@@ -98,26 +99,31 @@ async fn forward(
     mut note: Note,
 ) -> Result<Response<Body>, Refusal> {
     let sent = send(ways, target, request, &mut note).await;
-    let Sent { answer, found, secret, theirs, api } = sent.inspect_err(|refusal| note.refused(refusal))?;
+    let Sent { answer, found, secrets, theirs, api } = sent.inspect_err(|refusal| note.refused(refusal))?;
     let answer = match answer {
         Either::Own(answer) => return Ok(answer),
         Either::Host(answer) => answer,
     };
     note.status = Some(answer.status().as_u16());
-    let scrub = secret.map(Scrub::new);
+    let scrubs: Vec<Scrub> = secrets.into_iter().map(Scrub::new).collect();
+    let mut answer = answer;
+    scrubs.iter().for_each(|scrub| scrub.headers(answer.headers_mut()));
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switch(theirs, answer, note);
     }
-    let (mut parts, body) = answer.into_parts();
-    strip(&mut parts.headers, false);
-    if let Some(scrub) = &scrub {
-        scrub.headers(&mut parts.headers);
+    if !scrubs.is_empty() && is_packed(answer.headers()) {
+        let refusal = Refusal::unreachable("the host packs its answer though it was asked not to");
+        note.refused(&refusal);
+        return Err(refusal);
     }
-    let kind = parts.headers.get(CONTENT_TYPE);
-    let streams = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let (mut parts, body) = answer.into_parts();
+    // In the words of the host's own, there may be anything.
+    parts.extensions.clear();
+    strip(&mut parts.headers, false);
+    let streams = is_stream(&parts.headers);
     let reading = api.map(|api| Reading::new(api, Arc::clone(ways.session.meter()), streams));
-    let drains = reading.is_some() && ways.session.is_bounded();
-    let metered = Metered { body: Some(body), reading, scrub, note, _found: found, drains };
+    let drains = ways.session.is_bounded().then(|| ways.session.busy());
+    let metered = Metered { body: Some(body), reading, scrubs, note, _found: found, drains };
     Ok(Response::from_parts(parts, metered.boxed_unsync()))
 }
 
@@ -126,7 +132,7 @@ struct Sent {
     answer: Either,
     found: Arc<Found>,
     /// What was put on the wire.
-    secret: Option<Secret>,
+    secrets: Vec<Secret>,
     theirs: Option<hyper::upgrade::OnUpgrade>,
     api: Option<Api>,
 }
@@ -150,7 +156,7 @@ async fn send(
         && request.uri().path() == login.kind.path
     {
         let answer = Either::Own(refreshed(ways, login, note).await?);
-        return Ok(Sent { answer, found, secret: None, theirs: None, api: None });
+        return Ok(Sent { answer, found, secrets: Vec::new(), theirs: None, api: None });
     }
     // The broker speaks to those who refresh logins; a run only if the policy lets it.
     let rule = match session.judge(&target.host, target.port) {
@@ -164,22 +170,24 @@ async fn send(
     let upgrade = wants_websocket(&request)?;
     let path = percent_decoded(request.uri().path());
     let path = String::from_utf8_lossy(&path).to_ascii_lowercase();
-    check_budget(session, looked, upgrade, &path)?;
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+    check_budget(session, looked, upgrade, reads, &path)?;
     let theirs = upgrade.then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     strip(&mut parts.headers, upgrade);
     check_placeholders(session, target, &parts.uri, &parts.headers)?;
-    let mut secret = None;
+    let mut secrets = Vec::new();
     let mut login = None;
     for credential in session.credentials.iter().filter(|one| one.is_for(&target.host, target.port)) {
         if !credential.travels(target.secure) {
             continue;
         }
         let applied = credential.apply(&mut parts.headers, &ways.login_client).await;
-        if let Some(used) = applied.map_err(|error| no_login(&error))? {
+        let used = applied.map_err(|error| no_login(&error))?;
+        if let Some(first) = used.first() {
             note.credential = Some(credential.name().to_owned());
-            login = credential.login().cloned();
-            secret = Some(used);
+            login = login.or_else(|| Some((credential.login()?.clone(), first.clone())));
+            secrets.extend(used);
         }
         // What is left of a placeholder is where the host might repeat it.
         if credential.is_in_headers(&parts.headers) {
@@ -187,9 +195,11 @@ async fn send(
         }
     }
     let api = Api::of(&path).filter(|_| looked);
-    if api.is_some() {
-        // What is packed cannot be counted.
+    if api.is_some() || !secrets.is_empty() {
+        // What is packed or cut into pieces cannot be read here.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        parts.headers.remove(RANGE);
+        parts.headers.remove(IF_RANGE);
     }
     parts.uri = address(target, &parts.uri)?;
     parts.version = Version::HTTP_11;
@@ -199,29 +209,80 @@ async fn send(
     let request = Request::from_parts(parts, watched.boxed_unsync());
     let client = if upgrade { &ways.first_client } else { &ways.client };
     note.allowed(&rule);
-    let answer = client.request(request).await.map_err(|error| failed(&error, &found, target))?;
-    if let (Some(login), Some(token)) = (&login, &secret)
+    let counted = api.filter(|_| session.is_bounded());
+    let answer = match counted {
+        None => client.request(request).await,
+        Some(api) => count_though_unwanted(session, api, client.request(request)).await?,
+    };
+    let answer = answer.map_err(|error| failed(&error, &found, target))?;
+    if let Some((login, token)) = &login
         && answer.status() == StatusCode::UNAUTHORIZED
     {
         login.doubt(token).await;
     }
-    Ok(Sent { answer: Either::Host(answer), found, secret, theirs, api })
+    Ok(Sent { answer: Either::Host(answer), found, secrets, theirs, api })
 }
 
-/// What makes a model work and cannot be counted, in paths as people write them.
-const UNCOUNTED: [&str; 5] = ["/batches", "/complete", "generatecontent", "/images", "/realtime"];
+/// Waits for the answer to a request on a task of its own: if whoever asked goes away, it comes all the same, and counts.
+async fn count_though_unwanted(
+    session: &Arc<Session>,
+    api: Api,
+    request: ResponseFuture,
+) -> Result<Result<Response<Incoming>, hyper_util::client::legacy::Error>, Refusal> {
+    let (told, hears) = tokio::sync::oneshot::channel();
+    let (meter, busy) = (Arc::clone(session.meter()), session.busy());
+    tokio::spawn(async move {
+        let answer = request.await;
+        if let Err(Ok(answer)) = told.send(answer) {
+            let streams = is_stream(answer.headers());
+            drain(answer.into_body(), Reading::new(api, meter, streams)).await;
+        }
+        drop(busy);
+    });
+    hears.await.map_err(|_| Refusal::unreachable("the broker ends"))
+}
+
+/// Reads an answer that nobody wants any more to its end.
+async fn drain(mut body: Incoming, mut reading: Reading) {
+    let mut read = 0;
+    while let Ok(Some(Ok(frame))) = tokio::time::timeout(DRAINING, body.frame()).await {
+        let Some(data) = frame.data_ref() else { continue };
+        read += data.len();
+        reading.read(data);
+        if read > DRAINED {
+            break;
+        }
+    }
+    reading.end();
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+fn is_packed(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_ENCODING)
+        .is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// What agent CLIs say to the hosts of models besides asking the model, as paths end.
+const HARMLESS: [&str; 6] = ["/count_tokens", "/models", "/ps/mcp", "/batch", "/metrics", "/settings"];
 
 /// A run that has a budget uses models only in ways that can be counted.
-fn check_budget(session: &Session, looked: bool, upgrade: bool, path: &str) -> Result<(), Refusal> {
+fn check_budget(
+    session: &Session,
+    looked: bool,
+    upgrade: bool,
+    reads: bool,
+    path: &str,
+) -> Result<(), Refusal> {
     let refused = |message: &str| Err(Refusal::new(StatusCode::FORBIDDEN, "budget", message));
     if session.meter().is_over() {
         return refused("the budget of the run is used up");
     }
-    let chat = path.trim_end_matches('/').ends_with("/chat/completions");
-    if session.is_bounded()
-        && looked
-        && (upgrade || (!chat && UNCOUNTED.iter().any(|part| path.contains(part))))
-    {
+    let counted = Api::of(path).is_some() || HARMLESS.iter().any(|end| path.ends_with(end));
+    if session.is_bounded() && looked && (upgrade || (!reads && !counted)) {
         return refused("the run has a budget, and this cannot be counted");
     }
     Ok(())
@@ -460,16 +521,16 @@ impl http_body::Body for Watched {
 struct Metered {
     body: Option<Incoming>,
     reading: Option<Reading>,
-    scrub: Option<Scrub>,
+    scrubs: Vec<Scrub>,
     note: Note,
     _found: Arc<Found>,
     /// Whether it is read to its end, also when nobody wants it any more: it has to be counted.
-    drains: bool,
+    drains: Option<Busy>,
 }
 
-/// How much of an answer that nobody wants is read, and for how long, so that it is counted.
+/// How much of an answer that nobody wants is read so that it is counted, and how long a piece of it may take.
 const DRAINED: usize = 64 << 20;
-const DRAINING: Duration = Duration::from_secs(600);
+const DRAINING: Duration = Duration::from_secs(60);
 
 impl http_body::Body for Metered {
     type Data = Bytes;
@@ -485,7 +546,12 @@ impl http_body::Body for Metered {
             Some(Ok(frame)) => frame,
             end => {
                 this.body = None;
-                let rest = this.scrub.as_mut().and_then(Scrub::rest).map(|rest| Ok(Frame::data(rest)));
+                let mut rest = Bytes::new();
+                for scrub in &mut this.scrubs {
+                    let held = scrub.pass(rest);
+                    rest = [held, scrub.rest().unwrap_or_default()].concat().into();
+                }
+                let rest = (!rest.is_empty()).then(|| Ok(Frame::data(rest)));
                 return Poll::Ready(end.map(|result| result.map_err(Into::into)).or(rest));
             }
         };
@@ -494,12 +560,12 @@ impl http_body::Body for Metered {
             if let Some(reading) = &mut this.reading {
                 reading.read(&data);
             }
-            this.scrub.as_mut().map_or(data.clone(), |scrub| scrub.pass(data))
+            this.scrubs.iter_mut().fold(data, |data, scrub| scrub.pass(data))
         }))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.scrub.is_none() && self.body.as_ref().is_none_or(Incoming::is_end_stream)
+        self.scrubs.iter().all(Scrub::is_empty) && self.body.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -510,20 +576,12 @@ impl http_body::Body for Metered {
 impl Drop for Metered {
     fn drop(&mut self) {
         let Some(mut reading) = self.reading.take() else { return };
-        match (self.body.take().filter(|_| self.drains), tokio::runtime::Handle::try_current()) {
-            (Some(mut body), Ok(runtime)) => {
-                drop(runtime.spawn(tokio::time::timeout(DRAINING, async move {
-                    let mut read = 0;
-                    while let Some(Ok(frame)) = body.frame().await {
-                        let Some(data) = frame.data_ref() else { continue };
-                        read += data.len();
-                        reading.read(data);
-                        if read > DRAINED {
-                            break;
-                        }
-                    }
-                    reading.end();
-                })));
+        match (self.body.take(), self.drains.take(), tokio::runtime::Handle::try_current()) {
+            (Some(body), Some(busy), Ok(runtime)) => {
+                runtime.spawn(async move {
+                    drain(body, reading).await;
+                    drop(busy);
+                });
             }
             _ => reading.end(),
         }

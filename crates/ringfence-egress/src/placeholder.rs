@@ -15,13 +15,15 @@ pub(crate) struct Placeholder {
     text: String,
     /// The part that occurs nowhere else.
     core: String,
+    /// Whether programs use it as a password.
+    password: bool,
 }
 
 impl Placeholder {
     /// One that begins so.
     pub(crate) fn new(beginning: &str) -> std::io::Result<Self> {
         let core = core()?;
-        Ok(Self { text: format!("{beginning}{core}"), core })
+        Ok(Self { text: format!("{beginning}{core}"), core, password: false })
     }
 
     /// One of the shape of a signed token, with these claims. Programs read the claims and cannot check the signature.
@@ -29,7 +31,12 @@ impl Placeholder {
         let core = core()?;
         let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let text = format!("{}.{}.{core}", part(r#"{"alg":"RS256","typ":"JWT"}"#), part(&claims.to_string()));
-        Ok(Self { text, core })
+        Ok(Self { text, core, password: false })
+    }
+
+    /// The same, which programs also use as a password.
+    pub(crate) fn usable_as_password(self) -> Self {
+        Self { password: true, ..self }
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -55,7 +62,7 @@ impl Placeholder {
             "" | "bearer" | "token" if rest == self.text => {
                 Some(format!("{scheme} {secret}").trim_start().to_owned())
             }
-            "basic" => {
+            "basic" if self.password => {
                 let decoded = String::from_utf8(STANDARD.decode(rest).ok()?).ok()?;
                 let (user, password) = decoded.split_once(':')?;
                 let fits = |part: &str| part == self.text;
@@ -131,7 +138,7 @@ mod tests {
     #[test]
     fn basic_authentication_hides_nothing() {
         use base64::Engine;
-        let placeholder = Placeholder::new("ghp_").unwrap();
+        let placeholder = Placeholder::new("ghp_").unwrap().usable_as_password();
         let encoded = base64::engine::general_purpose::STANDARD.encode(format!("x:{}", placeholder.text()));
         let header = format!("Basic {encoded}");
         assert!(readings(header.as_bytes()).any(|reading| placeholder.is_in(&reading)));

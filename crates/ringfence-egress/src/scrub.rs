@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http::header::HeaderValue;
+use http::header::{HeaderName, HeaderValue};
 
 use crate::secret::Secret;
 
@@ -40,9 +40,23 @@ impl Scrub {
         (!rest.is_empty()).then_some(rest)
     }
 
+    /// Whether nothing is held back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// Overwrites it in headers.
     pub(crate) fn headers(&self, headers: &mut HeaderMap) {
         let secret = self.secret.reveal().as_bytes();
+        let lower = self.secret.reveal().to_ascii_lowercase();
+        let named: Vec<HeaderName> = headers
+            .keys()
+            .filter(|name| !lower.is_empty() && name.as_str().contains(&lower))
+            .cloned()
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
         for value in headers.values_mut() {
             if !secret.is_empty() && memchr::memmem::find(value.as_bytes(), secret).is_some() {
                 let mut bytes = value.as_bytes().to_vec();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -58,11 +59,17 @@ pub struct Session {
     /// Whether there is a budget: then whatever goes to a model is looked at.
     bounded: bool,
     pub(crate) asking: Asking,
+    busy: Busy,
     audit: OnceLock<Audit>,
     connect_to: ConnectTo,
     resolver: Option<Arc<dyn Resolve>>,
     tls: Arc<Tls>,
 }
+
+/// Held by whoever must not be left half done.
+pub(crate) type Busy = Arc<()>;
+/// How often to look whether somebody is.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// The ways out of a session, which live with the broker's runtime.
 pub(crate) struct Ways {
@@ -114,6 +121,7 @@ impl Session {
             meter: Arc::new(Meter::new(prices, budget)),
             bounded: budget != Budget::default(),
             asking: Asking::new(ask),
+            busy: Busy::default(),
             audit: OnceLock::new(),
             connect_to,
             resolver,
@@ -195,8 +203,21 @@ impl Session {
         self.audit.get().is_none_or(Audit::is_full)
     }
 
+    /// Something that must not be left half done, as long as it is held.
+    pub(crate) fn busy(&self) -> Busy {
+        Arc::clone(&self.busy)
+    }
+
+    /// Waits until nothing is left half done.
+    pub(crate) async fn at_rest(&self) {
+        self.logins_at_rest().await;
+        while Arc::strong_count(&self.busy) > 1 {
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
     /// Waits until no login is being refreshed.
-    pub(crate) async fn logins_at_rest(&self) {
+    async fn logins_at_rest(&self) {
         for login in self.credentials.iter().filter_map(Credential::login) {
             login.rest().await;
         }

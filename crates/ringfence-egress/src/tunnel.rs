@@ -84,7 +84,7 @@ impl Tunnel {
     ) -> Result<Served, End> {
         let used_for = self.used_for(&ways);
         if used_for == Use::Http {
-            serve_requests(ways, client, self.target(false)).await?;
+            serve_requests(ways, client, self.target(false)).await;
             return Ok(Served::Requests);
         }
         let mut upstream = upstream.map(|upstream| Counted::new(upstream, note));
@@ -107,7 +107,7 @@ impl Tunnel {
         if used_for == Use::Requests || encrypted {
             // A name that is asked for in secret is not known to us either, and so the client learns.
             let accepted = self.terminate(&ways, Prefixed::new(bytes, client)).await?;
-            serve_requests(ways, accepted, self.target(true)).await?;
+            serve_requests(ways, accepted, self.target(true)).await;
             return Ok(Served::Requests);
         }
         let mut upstream = upstream.ok_or(End::Io)?;
@@ -178,7 +178,7 @@ async fn first_word(
 }
 
 /// Serves requests to one host.
-async fn serve_requests(ways: Arc<Ways>, client: impl Stream, target: Target) -> Result<(), End> {
+async fn serve_requests(ways: Arc<Ways>, client: impl Stream, target: Target) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE).max_buf_size(LONGEST_HEADERS);
     builder
@@ -190,5 +190,6 @@ async fn serve_requests(ways: Arc<Ways>, client: impl Stream, target: Target) ->
         let (ways, target) = (Arc::clone(&ways), target.clone());
         async move { Ok::<_, std::convert::Infallible>(forward_or_answer(ways, target, request).await) }
     });
-    builder.serve_connection_with_upgrades(TokioIo::new(client), service).await.map_err(|_| End::Io)
+    // Each was noted by itself, however the connection ends.
+    let _ = builder.serve_connection_with_upgrades(TokioIo::new(client), service).await;
 }

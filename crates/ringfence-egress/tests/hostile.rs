@@ -70,6 +70,11 @@ impl Scene {
     fn with(ask: Option<Arc<dyn Ask>>) -> Self {
         let server = Server::start(Script::new(vec![Step::Text { text: "hi".into() }])).unwrap();
         let front = Front::start(server.address(), &["good.test", "api.anthropic.com"]).unwrap();
+        Self::before(server, front, ask)
+    }
+
+    /// With another host behind TLS.
+    fn before(server: Server, front: Front, ask: Option<Arc<dyn Ask>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let env = BTreeMap::from([("ANTHROPIC_API_KEY".to_owned(), "sk-ant-api03-REAL".to_owned())]);
         let sources = Sources {
@@ -668,6 +673,66 @@ fn a_named_port_is_checked_however_long_the_client_waits() {
         assert!(rest.is_empty(), "after {pause} ms");
     }
     assert_eq!(scene.reached(), 0);
+}
+
+/// A host that repeats all that it hears: in its reason, in headers, in its body.
+fn parrot() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count > 0) {
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let key = head.lines().filter(|line| line.contains("REAL")).collect::<String>();
+            let name = key.split(' ').next_back().unwrap_or_default().to_ascii_lowercase();
+            let packed = if head.contains("/packed") { "Content-Encoding: gzip\r\n" } else { "" };
+            let answer = format!(
+                "HTTP/1.1 400 {key}\r\nX-Echo: {key}\r\n{name}: 1\r\n{packed}Content-Length: {}\r\nConnection: close\r\n\r\n{head}",
+                head.len()
+            );
+            // In small pieces.
+            answer.as_bytes().chunks(5).for_each(|piece| drop(stream.write_all(piece)));
+        }
+    });
+    address
+}
+
+#[test]
+fn what_a_host_repeats_is_not_read_inside() {
+    let server = Server::start(Script::new(Vec::new())).unwrap();
+    let front = Front::start(parrot(), &["good.test", "api.anthropic.com"]).unwrap();
+    let scene = Scene::before(server, front, None);
+    let ask = |path: &str, header: String| {
+        let mut tls =
+            scene.tls(scene.tunnel("api.anthropic.com:443"), "api.anthropic.com", b"http/1.1").unwrap();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: api.anthropic.com\r\nRange: bytes=0-9\r\nAccept-Encoding: gzip\r\nConnection: close\r\n{header}\r\n\r\n"
+        );
+        tls.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let _ = tls.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let placeholder = &scene.placeholder;
+    for header in [format!("x-api-key: {placeholder}"), format!("authorization: Bearer {placeholder}")] {
+        let answer = ask("/x", header);
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("*****"), "{answer}");
+        assert!(!answer.to_ascii_lowercase().contains("sk-ant-api03-real"), "{answer}");
+        assert!(
+            !answer.contains("ange: bytes")
+                && answer.to_ascii_lowercase().contains("accept-encoding: identity"),
+            "{answer}"
+        );
+    }
+    assert!(ask("/packed", format!("x-api-key: {placeholder}")).starts_with("HTTP/1.1 502"));
+    use base64::Engine;
+    let basic = base64::engine::general_purpose::STANDARD.encode(format!("a:{placeholder}"));
+    assert!(ask("/x", format!("authorization: Basic {basic}")).starts_with("HTTP/1.1 403"));
 }
 
 #[test]

@@ -44,6 +44,8 @@ const SOON_MS: u64 = 5 * 60 * 1000;
 const ASK_PATIENCE: Duration = Duration::from_secs(30);
 /// How often a token is refreshed because a host did not accept it.
 const BETWEEN_DOUBTS: Duration = Duration::from_secs(300);
+/// How long those who come later do not ask again where somebody got no answer.
+const BETWEEN_FAILURES: Duration = Duration::from_secs(20);
 /// No answer of a provider is longer.
 const LONGEST_ANSWER: usize = 1 << 20;
 
@@ -122,6 +124,15 @@ struct Held {
     doubted: Option<Secret>,
     /// When it was refreshed for a doubt.
     last_doubt: Option<Instant>,
+    /// When the provider could not be asked.
+    last_failure: Option<Instant>,
+}
+
+impl Held {
+    /// A token that has not run out.
+    fn good(&self) -> Option<Secret> {
+        self.tokens.as_ref().filter(|tokens| tokens.good()).map(|tokens| tokens.access.clone())
+    }
 }
 
 /// What a run knows of a login.
@@ -144,7 +155,7 @@ impl Login {
         };
         let Some(tokens) = (kind.tokens)(&document) else { return Ok(None) };
         let inside = (kind.placeholders)(&document).map_err(|error| LoginError::store(&store, &error))?;
-        let held = Held { tokens: Some(tokens), doubted: None, last_doubt: None };
+        let held = Held { tokens: Some(tokens), doubted: None, last_doubt: None, last_failure: None };
         let login =
             Self { kind, store, state: state.join("logins"), held: Arc::new(Mutex::new(held)), inside };
         Ok(Some((login, document)))
@@ -197,6 +208,10 @@ impl Login {
                 return Ok(tokens.access.clone());
             }
         }
+        if held.last_failure.is_some_and(|last| last.elapsed() < BETWEEN_FAILURES) {
+            let why = "it could not be asked a moment ago".into();
+            return held.good().ok_or(LoginError::Unreachable { host: self.kind.host, why });
+        }
         // Not with the request: one that is given up must not take a new login with it.
         let (login, client) = (Arc::clone(self), client.clone());
         let renewed = tokio::spawn(async move { login.renew_held(held, &client).await });
@@ -216,11 +231,13 @@ impl Login {
         let known = held.tokens.as_ref().map(|tokens| tokens.access.clone());
         match self.renew(client, known.as_ref()).await {
             Ok(tokens) => Ok(held.tokens.insert(tokens).access.clone()),
-            // A token that is still good is better than none.
-            Err(error) => match held.tokens.as_ref().filter(|tokens| tokens.good()) {
-                Some(tokens) => Ok(tokens.access.clone()),
-                None => Err(error),
-            },
+            Err(error) => {
+                if let LoginError::Unreachable { .. } = error {
+                    held.last_failure = Some(Instant::now());
+                }
+                // A token that is still good is better than none.
+                held.good().ok_or(error)
+            }
         }
     }
 

@@ -42,7 +42,7 @@ pub fn named(text: &str, sources: Sources<'_>) -> Result<Credential, ProviderErr
         swaps: Vec::new(),
         named: true,
         in_the_clear: false,
-        header: Some((name, whole)),
+        header: Some((name, whole, secret)),
         inside: Inside::default(),
     })
 }
@@ -93,7 +93,7 @@ fn github(sources: Sources<'_>) -> Result<Credential, ProviderError> {
         text: GITHUB.into(),
         why: "neither GH_TOKEN nor GITHUB_TOKEN is set, and `gh auth token` tells none".into(),
     })?;
-    let placeholder = Placeholder::new("ghp_")?;
+    let placeholder = Placeholder::new("ghp_")?.usable_as_password();
     let text = placeholder.text().to_owned();
     let env = BTreeMap::from(
         [
@@ -140,7 +140,7 @@ mod tests {
         };
         let credential = named(text, sources).map_err(|error| error.to_string())?;
         assert!(!format!("{credential:?}").contains("real"));
-        let header = credential.header.map(|(name, secret)| format!("{name}: {}", secret.reveal()));
+        let header = credential.header.map(|(name, secret, _)| format!("{name}: {}", secret.reveal()));
         Ok(header.unwrap_or(credential.name))
     }
 
