@@ -216,11 +216,11 @@ async fn judge(ways: &Ways, host: &Host, port: u16) -> Result<(String, bool), Re
         let message = "nothing more of what this run does can be written down";
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "audit-full", message));
     }
-    let mut verdict = session.judge(host, port);
+    let mut verdict = session.admits(host, port);
     if let Verdict::Denied(Denial::Unlisted { .. }) = verdict
         && session.asking.ask(host, port).await == Said::Yes
     {
-        verdict = session.judge(host, port);
+        verdict = session.admits(host, port);
     }
     match verdict {
         Verdict::Allowed { rule, port_named } => Ok((rule, port_named)),

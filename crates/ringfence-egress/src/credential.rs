@@ -108,8 +108,10 @@ impl Credential {
                 let Some(value) = headers.get_mut(&name) else { continue };
                 let swapped = value.to_str().ok().and_then(|text| placeholder.swap(text, secret.reveal()));
                 if let Some(swapped) = swapped {
-                    // Both as it is and as it is on the wire.
-                    used.extend([secret.clone(), Secret::new(bare(&swapped).to_owned())]);
+                    // As it is, and as it is on the wire where that differs.
+                    let sent = bare(&swapped);
+                    used.push(secret.clone());
+                    used.extend((sent != secret.reveal()).then(|| Secret::new(sent.to_owned())));
                     if let Some(swapped) = sensitive(swapped) {
                         *value = swapped;
                     }

@@ -99,14 +99,13 @@ async fn forward(
     mut note: Note,
 ) -> Result<Response<Body>, Refusal> {
     let sent = send(ways, target, request, &mut note).await;
-    let Sent { answer, found, secrets, theirs, api } = sent.inspect_err(|refusal| note.refused(refusal))?;
-    let answer = match answer {
+    let Sent { answer, secrets, theirs, api } = sent.inspect_err(|refusal| note.refused(refusal))?;
+    let mut answer = match answer {
         Either::Own(answer) => return Ok(answer),
         Either::Host(answer) => answer,
     };
     note.status = Some(answer.status().as_u16());
     let scrubs: Vec<Scrub> = secrets.into_iter().map(Scrub::new).collect();
-    let mut answer = answer;
     scrubs.iter().for_each(|scrub| scrub.headers(answer.headers_mut()));
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switch(theirs, answer, note);
@@ -123,14 +122,13 @@ async fn forward(
     let streams = is_stream(&parts.headers);
     let reading = api.map(|api| Reading::new(api, Arc::clone(ways.session.meter()), streams));
     let drains = ways.session.is_bounded().then(|| ways.session.busy());
-    let metered = Metered { body: Some(body), reading, scrubs, note, _found: found, drains };
+    let metered = Metered { body: Some(body), reading, scrubs, note, drains };
     Ok(Response::from_parts(parts, metered.boxed_unsync()))
 }
 
 /// A request that was sent, and what goes with its answer.
 struct Sent {
     answer: Either,
-    found: Arc<Found>,
     /// What was put on the wire.
     secrets: Vec<Secret>,
     theirs: Option<hyper::upgrade::OnUpgrade>,
@@ -151,19 +149,15 @@ async fn send(
 ) -> Result<Sent, Refusal> {
     let session = &ways.session;
     check_honesty(target, &request)?;
-    let found = Arc::new(Found { counts: Arc::clone(&note.counts), stray: AtomicBool::new(false) });
     if let Some(login) = session.login_at(&target.host, target.port)
         && request.uri().path() == login.kind.path
     {
         let answer = Either::Own(refreshed(ways, login, note).await?);
-        return Ok(Sent { answer, found, secrets: Vec::new(), theirs: None, api: None });
+        return Ok(Sent { answer, secrets: Vec::new(), theirs: None, api: None });
     }
     // The broker speaks to those who refresh logins; a run only if the policy lets it.
     let rule = match session.judge(&target.host, target.port) {
-        Verdict::Allowed { rule, .. } if rule != "login" => rule,
-        Verdict::Allowed { .. } => {
-            return Err(Refusal::new(StatusCode::FORBIDDEN, "unlisted", "only a login is refreshed there"));
-        }
+        Verdict::Allowed { rule, .. } => rule,
         Verdict::Denied(denial) => return Err(denial.into()),
     };
     let looked = session.looks_into(&target.host, target.port);
@@ -205,6 +199,7 @@ async fn send(
     parts.version = Version::HTTP_11;
     let host = target.authority().parse().map_err(|_| Refusal::bad("the host cannot be written"))?;
     parts.headers.insert(HOST, host);
+    let found = Arc::new(Found { counts: Arc::clone(&note.counts), stray: AtomicBool::new(false) });
     let watched = Watched::new(body, session, target, &found);
     let request = Request::from_parts(parts, watched.boxed_unsync());
     let client = if upgrade { &ways.first_client } else { &ways.client };
@@ -220,7 +215,7 @@ async fn send(
     {
         login.doubt(token).await;
     }
-    Ok(Sent { answer: Either::Host(answer), found, secrets, theirs, api })
+    Ok(Sent { answer: Either::Host(answer), secrets, theirs, api })
 }
 
 /// Waits for the answer to a request on a task of its own: if whoever asked goes away, it comes all the same, and counts.
@@ -267,7 +262,8 @@ fn is_packed(headers: &HeaderMap) -> bool {
 }
 
 /// What agent CLIs say to the hosts of models besides asking the model, as paths end.
-const HARMLESS: [&str; 6] = ["/count_tokens", "/models", "/ps/mcp", "/batch", "/metrics", "/settings"];
+const HARMLESS: [&str; 6] =
+    ["/count_tokens", "/models", "/ps/mcp", "/event_logging/batch", "/metrics", "/settings"];
 
 /// A run that has a budget uses models only in ways that can be counted.
 fn check_budget(
@@ -523,7 +519,6 @@ struct Metered {
     reading: Option<Reading>,
     scrubs: Vec<Scrub>,
     note: Note,
-    _found: Arc<Found>,
     /// Whether it is read to its end, also when nobody wants it any more: it has to be counted.
     drains: Option<Busy>,
 }

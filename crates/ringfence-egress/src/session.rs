@@ -129,7 +129,8 @@ impl Session {
         })
     }
 
-    /// What a run has to find so that its programs come to the broker at this address, and trust it.
+    /// What a run has to find so that its programs come to the broker at this address, and trust it; and the files of its
+    /// credentials. Their variables are known before there is a session.
     pub fn inside(&self, proxy: &str, bundle: &Path) -> Inside {
         let bundle = bundle.display().to_string();
         let url = format!("http://{proxy}");
@@ -143,12 +144,8 @@ impl Session {
             .map(|scheme| format!("-D{scheme}.proxyHost={host} -D{scheme}.proxyPort={port}"));
         env.insert("JAVA_TOOL_OPTIONS".into(), java.join(" "));
         env.insert("NODE_USE_ENV_PROXY".into(), "1".into());
-        let mut inside = Inside { env, ..Inside::default() };
-        for credential in &self.credentials {
-            inside.env.extend(credential.inside.env.clone());
-            inside.files.extend(credential.inside.files.clone());
-        }
-        inside
+        let files = self.credentials.iter().flat_map(|credential| credential.inside.files.clone());
+        Inside { env, files: files.collect() }
     }
 
     /// All that a run has to trust: the authorities of the machine, and the run's own.
@@ -178,13 +175,20 @@ impl Session {
         self.credentials.iter().filter_map(Credential::login).find(|login| login.is_at(host, port))
     }
 
-    /// Whether a host may be asked for something at all.
-    pub(crate) fn judge(&self, host: &Host, port: u16) -> Verdict {
-        match self.network.judge(host, port) {
-            // The broker answers in its place.
+    /// Whether a run may come to the door for a host: because the host may be reached, or because the broker answers in
+    /// its place.
+    pub(crate) fn admits(&self, host: &Host, port: u16) -> Verdict {
+        match self.judge(host, port) {
             Verdict::Denied(Denial::Unlisted { .. }) if self.login_at(host, port).is_some() => {
                 Verdict::Allowed { rule: "login".into(), port_named: false }
             }
+            verdict => verdict,
+        }
+    }
+
+    /// Whether a host may be reached: by the policy, or by the word of a person.
+    pub(crate) fn judge(&self, host: &Host, port: u16) -> Verdict {
+        match self.network.judge(host, port) {
             Verdict::Denied(Denial::Unlisted { .. }) if self.asking.granted(host, port) => {
                 Verdict::Allowed { rule: "asked".into(), port_named: true }
             }

@@ -1,11 +1,11 @@
 //! A run's way out: its session with the broker, and what it finds inside so that its programs take that way.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_agents::AgentCli;
-use ringfence_core::plan::GuestFile;
+use ringfence_core::plan::{GuestFile, Request};
 use ringfence_core::policy::{Credentials, HostRule, NetworkMode, Policy};
 use ringfence_egress::{
     Ask, Budget, ConnectTo, Credential, Inside, Prices, PricesError, ProviderError, Session, SessionError,
@@ -15,7 +15,7 @@ use ringfence_egress::{
 use crate::run::Job;
 
 /// The port at which a run finds the broker, on its own loopback.
-pub(crate) const PORT: u16 = 41_080;
+const PORT: u16 = 41_080;
 /// Where a run finds whom to trust.
 const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
 
@@ -123,21 +123,20 @@ pub(crate) fn session(
     Ok(Some(Session::new(setup)?))
 }
 
-/// What a run finds: variables, and files in its home and elsewhere.
-pub(crate) fn inside(session: &Session, home: &Path) -> (Inside, Vec<GuestFile>) {
+/// Gives a run what it has to find: a door, variables, and files in its home and elsewhere.
+pub(crate) fn furnish(request: &mut Request, session: &Session, given: &BTreeMap<String, String>) {
     // In the place of the system's own, where there is one: some programs read no variable.
     let (path, system, over) = match system_bundle() {
         Some((path, system)) if path.starts_with("/etc") || path.starts_with("/usr") => (path, system, true),
         Some((_, system)) => (BUNDLE.into(), system, false),
         None => (BUNDLE.into(), String::new(), false),
     };
-    let inside = session.inside(&format!("127.0.0.1:{PORT}"), &path);
-    let mut files = vec![GuestFile { path, text: session.bundle(&system), mode: 0o444, over }];
-    files.extend(inside.files.iter().map(|(path, text)| GuestFile {
-        path: home.join(path),
-        text: text.clone(),
-        mode: 0o600,
-        over: false,
-    }));
-    (inside, files)
+    let Inside { env, files } = session.inside(&format!("127.0.0.1:{PORT}"), &path);
+    let home = request.env.get("HOME").map(PathBuf::from).unwrap_or_default();
+    let of_home =
+        |(path, text)| GuestFile { path: home.join::<PathBuf>(path), text, mode: 0o600, over: false };
+    request.files.push(GuestFile { path, text: session.bundle(&system), mode: 0o444, over });
+    request.files.extend(files.into_iter().map(of_home));
+    request.env.extend(env.into_iter().filter(|(name, _)| !given.contains_key(name)));
+    request.door = Some(PORT);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -249,16 +249,6 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         }
     }
     let needed = outside::needed_hosts(cli, &job.policy, &credentials)?;
-    let mut policy = job.policy.clone();
-    policy.network.allow.extend(needed.iter().cloned());
-    let session = outside::session(job, &policy, credentials)?;
-    let mut files = Vec::new();
-    if let Some(session) = &session {
-        let home = passed.env.get("HOME").map(PathBuf::from).unwrap_or_default();
-        let (inside, made) = outside::inside(session, &home);
-        files = made;
-        passed.env.extend(inside.env.into_iter().filter(|(name, _)| !job.given_env.contains_key(name)));
-    }
     let redactor =
         Redactor::new(passed.secret.iter().filter_map(|name| passed.env.get(name)).map(String::as_str));
     let request = Request {
@@ -271,11 +261,16 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         layer: job.layer.then(|| HostPath::new(runs.layer(run))).transpose()?,
         stdin: if cli.is_some() && !job.at_terminal() { Stdin::Empty } else { job.stdin },
         needed_hosts: needed,
-        door: session.is_some().then_some(outside::PORT),
-        files,
+        door: None,
+        files: Vec::new(),
     };
+    let mut plan = resolve(request, &backend.capabilities())?;
+    let session = outside::session(job, &plan.request.policy, credentials)?;
+    if let Some(session) = &session {
+        outside::furnish(&mut plan.request, session, &job.given_env);
+    }
     let notices = job.notices.iter().cloned().chain(line.notices).collect();
-    Ok(Planned { plan: resolve(request, &backend.capabilities())?, redactor, notices, session })
+    Ok(Planned { plan, redactor, notices, session })
 }
 
 fn command_line(job: &Job<'_>, env: &BTreeMap<String, String>) -> Result<CommandLine, InvocationError> {

@@ -131,14 +131,15 @@ impl Drop for StandIns {
 /// Whether something stands in for a path, whoever has made it and whenever. A person's own file has no mark, however
 /// empty it is; and what has a mark and is not as a stand-in is made was marked by somebody else.
 pub fn is_stand_in(path: &Path) -> bool {
-    let small = |path: &Path| {
-        let data = fs::symlink_metadata(path)?;
-        Ok::<_, io::Error>(match data.is_dir() {
-            true => fs::read_dir(path)?.next().is_none(),
-            false => data.is_file() && data.len() <= LONGEST,
-        })
+    let small = |data: fs::Metadata| match data.is_dir() {
+        true => is_empty(path),
+        false => data.is_file() && data.len() <= LONGEST,
     };
-    is_marked(path) && small(path).unwrap_or(false)
+    is_marked(path) && fs::symlink_metadata(path).is_ok_and(small)
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut inside| inside.next().is_none())
 }
 
 fn is_marked(path: &Path) -> bool {
@@ -178,9 +179,7 @@ fn as_made(placeholder: &Placeholder) -> bool {
     let path = &placeholder.path;
     let Ok(data) = fs::symlink_metadata(path) else { return false };
     match &placeholder.kind {
-        StandIn::Directory => {
-            data.is_dir() && fs::read_dir(path).is_ok_and(|mut inside| inside.next().is_none())
-        }
+        StandIn::Directory => data.is_dir() && is_empty(path),
         StandIn::File(text) => {
             let like_it = data.is_file() && data.len() == text.len() as u64;
             like_it && (text.is_empty() || fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes()))
