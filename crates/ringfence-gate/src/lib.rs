@@ -17,7 +17,7 @@ mod wire;
 pub use family::{status_of, threads_in_sight};
 pub use spawn::{Plain, Spawned, Spawner, StartFailure, spawn_program};
 pub use start::{Elsewhere, Started, exec, fork};
-pub use supervise::{GateError, run};
+pub use supervise::{GateError, run, run_at};
 pub use sweep::{adopt, sweep};
 pub use wire::{
     Limit, Order, Report, Signal, Spec, StartProblem, Status, WireError, read_frame, receive, send,

@@ -4,7 +4,8 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use std::ptr;
 
 use rustix::process::{
@@ -21,6 +22,7 @@ const SIGNALS: [c_int; 5] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGTERM, libc::
 
 /// All that the new process needs, made beforehand: it allocates nothing.
 pub(crate) struct Program {
+    file: CString,
     argv: Vec<CString>,
     env: Vec<CString>,
     cwd: CString,
@@ -41,14 +43,17 @@ struct Start<'a> {
 
 impl Program {
     /// Reads this, or works at this terminal.
-    pub(crate) fn new(spec: &Spec, stdin: Option<&OwnedFd>, terminal: Option<&OwnedFd>) -> io::Result<Self> {
-        if spec.argv.is_empty() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
+    pub(crate) fn new(
+        spec: &Spec,
+        file: PathBuf,
+        stdin: Option<&OwnedFd>,
+        terminal: Option<&OwnedFd>,
+    ) -> io::Result<Self> {
         let words = spec.argv.iter().map(|word| CString::new(word.as_str()));
         let variables = spec.env.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
         let terminal = terminal.map(AsRawFd::as_raw_fd);
         Ok(Self {
+            file: CString::new(file.into_os_string().into_vec())?,
             argv: words.collect::<Result<_, _>>()?,
             env: variables.collect::<Result<_, _>>()?,
             cwd: CString::new(spec.cwd.as_os_str().as_bytes())?,
@@ -126,7 +131,7 @@ extern "C" fn execute(start: *mut c_void) -> c_int {
     start.error = match start.program.prepare() {
         Ok(()) => {
             // SAFETY: lists of strings that end, and end with null.
-            unsafe { libc::execve(start.argv[0], start.argv.as_ptr(), start.env.as_ptr()) };
+            unsafe { libc::execve(start.program.file.as_ptr(), start.argv.as_ptr(), start.env.as_ptr()) };
             io::Error::last_os_error().raw_os_error()
         }
         Err(error) => error.raw_os_error(),

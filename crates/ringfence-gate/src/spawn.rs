@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -99,8 +101,24 @@ pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Spawned>
         (None, Some(stdin)) => Some(stdin),
         (None, None) => Some(File::open("/dev/null")?.into()),
     };
-    let program = Program::new(spec, stdin.as_ref(), inner.as_ref())?;
+    let program = Program::new(spec, find(spec)?, stdin.as_ref(), inner.as_ref())?;
     Ok(Spawned { pid: program.start()?, terminal: outer, door: None })
+}
+
+/// Where the program is. A directory that depends on where one stands is not searched: the workspace is the agent's to
+/// write.
+fn find(spec: &Spec) -> io::Result<PathBuf> {
+    let name = spec.argv.first().filter(|name| !name.is_empty()).ok_or(io::ErrorKind::InvalidInput)?;
+    if name.contains('/') {
+        return Ok(name.into());
+    }
+    let path = spec.env.get("PATH").map(String::as_str).unwrap_or_default();
+    let all = std::env::split_paths(path).filter(|directory| directory.is_absolute());
+    let is_program = |file: &PathBuf| {
+        file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    let found = all.map(|directory| directory.join(name)).find(is_program);
+    found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// A new terminal: its outer and its inner end.

@@ -9,6 +9,7 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +21,7 @@ use rustix::process::{
 use crate::family::{Census, Reaped, reap};
 use crate::spawn::{Spawned, Spawner, StartFailure};
 use crate::wire::{
-    Limit, Order, Report, Signal, Spec, Status, WireError, read_frame, receive, send, write_frame,
+    Limit, Order, Report, Signal, Spec, Status, Stream, WireError, read_frame, receive, send, write_frame,
 };
 
 /// How long those who are left behind get to end by themselves.
@@ -51,9 +52,19 @@ pub enum GateError {
 
 /// Runs the gate on its standard input. Returns when nothing of the run is left.
 pub fn run(spawner: &mut dyn Spawner) -> Result<(), GateError> {
-    let system = |what| move |error: rustix::io::Errno| GateError::System(what, error.into());
     let input = io::stdin().as_fd().try_clone_to_owned();
     let host = UnixStream::from(input.map_err(|error| GateError::System("read its input", error))?);
+    serve(host, spawner)
+}
+
+/// The same for a gate that somebody else has started, as the first process of a container: the host listens there.
+pub fn run_at(socket: &Path, spawner: &mut dyn Spawner) -> Result<(), GateError> {
+    let host = UnixStream::connect(socket);
+    serve(host.map_err(|error| GateError::System("reach the host", error))?, spawner)
+}
+
+fn serve(host: UnixStream, spawner: &mut dyn Spawner) -> Result<(), GateError> {
+    let system = |what| move |error: rustix::io::Errno| GateError::System(what, error.into());
     // Nobody of the same user may take the gate's descriptors or memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("shut itself off"))?;
     // A gate that was stopped goes on when the host dies, and finds its socket closed.
@@ -126,10 +137,20 @@ fn receive_spec(
 ) -> Result<Option<(Spec, Option<OwnedFd>)>, GateError> {
     loop {
         match receive(host)? {
+            Some((Order::Print(stream), Some(there))) => {
+                print_to(stream, &there).map_err(|error| GateError::System("print", error.into()))?;
+            }
             Some((Order::Prepare(what), _)) => spawner.prepare(&what),
             Some((Order::Build(spec), stdin)) => return Ok(Some((spec, stdin))),
-            Some((Order::Signal(_) | Order::Start, _)) | None => return Ok(None),
+            Some((Order::Signal(_) | Order::Start | Order::Print(_), _)) | None => return Ok(None),
         }
+    }
+}
+
+fn print_to(stream: Stream, there: &OwnedFd) -> rustix::io::Result<()> {
+    match stream {
+        Stream::Stdout => rustix::stdio::dup2_stdout(there),
+        Stream::Stderr => rustix::stdio::dup2_stderr(there),
     }
 }
 

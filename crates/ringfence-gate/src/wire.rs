@@ -22,6 +22,8 @@ const LONGEST_FRAME: u32 = 8 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
+    /// Print there from now on; the descriptor comes along. For a gate that was started by somebody else, before the rest.
+    Print(Stream),
     /// Make ready what does not depend on the rest, in the words of whoever builds it. Once, before the rest.
     Prepare(String),
     /// Make all ready to start this. Once.
@@ -32,10 +34,18 @@ pub enum Order {
     Signal(Signal),
 }
 
+/// Where a run prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
 /// What to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// The program, found by the host already, and its arguments.
+    /// The program and its arguments. One without a slash is looked for where the run's `PATH` says.
     pub argv: Vec<String>,
     /// All variables that it sees.
     pub env: BTreeMap<String, String>,

@@ -251,6 +251,11 @@ pub(crate) fn own_exhausted() -> Option<Limit> {
     exhausted(&[Path::new(ROOT).join(own_group(&own, "")?.trim_start_matches('/'))])
 }
 
+/// What was asked for in vain in the container that this process is in, as far as it sees its groups.
+pub(crate) fn container_exhausted() -> Option<Limit> {
+    exhausted(&["", "memory", "pids"].map(|controller| Path::new(ROOT).join(controller)))
+}
+
 /// What was asked for in vain in these groups, or paid for with a process.
 fn exhausted(groups: &[PathBuf]) -> Option<Limit> {
     let count = |file: &str, name: &str| {

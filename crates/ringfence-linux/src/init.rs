@@ -17,7 +17,7 @@ use rustix::process::{
 
 use crate::confine::confine;
 use crate::kernel::{Kernel, Linux, build, found};
-use crate::layout::{Base, Sandbox};
+use crate::layout::{Base, Sandbox, Step, Walls};
 use crate::seccomp::Extra;
 use crate::spawn::{Kind, Told, Word};
 
@@ -60,7 +60,7 @@ fn build_and_start(
     keep_only(line).map_err(wrong("close the descriptors of the host"))?;
     let mut kernel = begin(kind, ids)?;
     let Some((Told::Base(base), _)) = hear(line)? else { return Ok(None) };
-    if base.namespaces {
+    if base.walls == Walls::Own {
         let built = kernel.bound(&base.size).and_then(|()| build(&mut kernel, &base.steps));
         built.map_err(|error| Word::Failed(error.to_string()))?;
     }
@@ -90,7 +90,7 @@ fn wrong<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Word {
 /// What does not depend on what is wanted.
 fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     let mut kernel = Linux::default();
-    if !kind.namespaces {
+    if kind.walls != Walls::Own {
         return Ok(kernel);
     }
     // The gate is shut off from its own user, and so is its copy; as such it could not write its own maps.
@@ -106,18 +106,31 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
 
 /// The rest.
 fn finish(base: &Base, kernel: &mut Linux, sandbox: &Sandbox) -> Result<(), Word> {
-    if base.namespaces {
-        close(kernel, sandbox)?;
+    match base.walls {
+        Walls::Own => close(kernel, sandbox)?,
+        Walls::Given => sandbox.steps.iter().try_for_each(make_file).map_err(wrong("make its files"))?,
+        Walls::None => {}
     }
     rustix::process::chdir(&sandbox.cwd).map_err(wrong("enter the workspace"))?;
     if let Some(identity) = sandbox.identity {
         same_directory(Path::new("."), identity).map_err(wrong("find the workspace that was looked at"))?;
     }
-    let extra = Extra { pinned: sandbox.processors.is_some(), alone: !base.namespaces };
+    let extra = Extra { pinned: sandbox.processors.is_some(), alone: base.walls == Walls::None };
     confine(&sandbox.grants, sandbox.processors, extra).map_err(|error| Word::Failed(error.to_string()))?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))
+}
+
+/// What is made in a root that somebody else has built.
+fn make_file(step: &Step) -> io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let Step::File { target, text, mode } = step else { return Err(io::ErrorKind::Unsupported.into()) };
+    if let Some(directory) = target.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::OpenOptions::new().write(true).create_new(true).mode(*mode).open(target)?.write_all(text.as_bytes())
 }
 
 /// The rest of the root.

@@ -7,15 +7,26 @@ use serde::{Deserialize, Serialize};
 /// What can be built before it is known what runs there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
-    /// Whether there are namespaces. Without them Landlock and seccomp stand alone: no root is built, and no socket
-    /// can be made.
-    pub namespaces: bool,
+    /// What it stands behind.
+    pub walls: Walls,
     /// Whether the network is its own, with nothing in it but itself.
     pub own_network: bool,
     /// How much the private places take together, in the kernel's words: bytes, or a share of the memory.
     pub size: String,
     /// How the root is begun, in this order.
     pub steps: Vec<Step>,
+}
+
+/// What stands around a sandbox, besides Landlock and seccomp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Walls {
+    /// Namespaces of its own, with a root that is built from steps.
+    Own,
+    /// Those of a container that somebody else has made: of the steps only files are made.
+    Given,
+    /// Nothing: no root is built, and no socket can be made.
+    None,
 }
 
 /// The rest.

@@ -9,9 +9,9 @@ use ringfence_gate::{Elsewhere, Limit, Spec, Status, WireError, read_frame, rece
 use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{CgroupError, Groups, own_exhausted};
+use crate::cgroup::{CgroupError, Groups, container_exhausted, own_exhausted};
 use crate::init::run;
-use crate::layout::{Base, Sandbox};
+use crate::layout::{Base, Sandbox, Walls};
 use crate::stand_ins::StandIns;
 
 /// How long building a root may take.
@@ -88,6 +88,7 @@ pub struct Child {
     last_word: Option<Status>,
     groups: Groups,
     scope: bool,
+    walls: Walls,
     full: bool,
 }
 
@@ -116,7 +117,11 @@ impl Child {
 
     /// What it asked for in vain.
     pub fn exhausted(&self) -> Option<Limit> {
-        let counted = if self.scope { own_exhausted() } else { self.groups.exhausted() };
+        let counted = match (self.walls, self.scope) {
+            (Walls::Given, _) => container_exhausted(),
+            (_, true) => own_exhausted(),
+            (_, false) => self.groups.exhausted(),
+        };
         counted.or_else(|| self.full.then_some(Limit::Processes))
     }
 
@@ -151,15 +156,15 @@ pub struct Opened {
 /// Which namespaces are new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Any.
-    pub namespaces: bool,
+    /// All but the network's, if the walls are its own.
+    pub walls: Walls,
     /// The network's.
     pub own_network: bool,
 }
 
 impl From<&Base> for Kind {
     fn from(base: &Base) -> Self {
-        Self { namespaces: base.namespaces, own_network: base.own_network }
+        Self { walls: base.walls, own_network: base.own_network }
     }
 }
 
@@ -194,10 +199,10 @@ pub fn open(kind: Kind, elsewhere: Elsewhere) -> Result<Opened, SpawnError> {
     let (line, theirs) = UnixStream::pair().map_err(SpawnError::Namespaces)?;
     line.set_read_timeout(Some(BUILD_PATIENCE)).map_err(SpawnError::Namespaces)?;
     let ids = (geteuid().as_raw(), getegid().as_raw());
-    let flags = match (kind.namespaces, kind.own_network) {
-        (false, _) => 0,
-        (true, false) => NAMESPACES,
-        (true, true) => NAMESPACES | libc::CLONE_NEWNET,
+    let flags = match (kind.walls, kind.own_network) {
+        (Walls::Given | Walls::None, _) => 0,
+        (Walls::Own, false) => NAMESPACES,
+        (Walls::Own, true) => NAMESPACES | libc::CLONE_NEWNET,
     };
     // SAFETY: the gate has one thread, so the child is a whole copy of it, as after a fork.
     let cloned = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
@@ -239,7 +244,7 @@ impl Opened {
         let mut stand_ins = stand_ins.map_err(SpawnError::Placeholder)?;
         stand_ins.answer_for(sandbox.placeholders.clone());
         stand_ins.place().map_err(SpawnError::Placeholder)?;
-        let Self { pid, line, .. } = self;
+        let Self { pid, line, kind } = self;
         let child = Child {
             pid,
             line,
@@ -247,6 +252,7 @@ impl Opened {
             last_word: None,
             groups: Groups::of(sandbox.groups.clone()),
             scope: sandbox.scope,
+            walls: kind.walls,
             full: false,
         };
         // Before it has started anything, so that nothing is outside.

@@ -60,7 +60,7 @@ impl StandIns {
 
     /// Makes those that are not there yet. Each comes with its mark: it is made aside and then put in its place, so
     /// that no other run ever takes it for a person's file.
-    pub(crate) fn place(&self) -> io::Result<()> {
+    pub fn place(&self) -> io::Result<()> {
         for (index, placeholder) in self.wanted.iter().enumerate() {
             if fs::symlink_metadata(&placeholder.path).is_ok() || self.take_kept(index, placeholder) {
                 continue;

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use ringfence_gate::{
     Elsewhere, Limit, Plain, Spawned, Spawner, Spec, StartFailure, StartProblem, Started, Status, run,
 };
-use ringfence_linux::{Base, Child, Kind, Opened, SpawnError, open};
+use ringfence_linux::{Base, Child, Kind, Opened, SpawnError, Walls, open};
 
 use crate::report;
 
@@ -27,7 +27,7 @@ pub(crate) fn ahead(namespaces: bool) -> Option<Started> {
 }
 
 /// What most runs want: the kernel takes its time to make a network.
-const LIKELY: Kind = Kind { namespaces: true, own_network: true };
+const LIKELY: Kind = Kind { walls: Walls::Own, own_network: true };
 
 /// Does as the spec says.
 #[derive(Default)]

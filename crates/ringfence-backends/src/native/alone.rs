@@ -10,10 +10,11 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::RunId;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::WorkspaceAccess;
-use ringfence_linux::{Access, Base, Grant, Sandbox};
+use ringfence_linux::{Access, Base, Grant, Sandbox, Walls};
 use rustix::fs::{FlockOperation, flock};
 
-use super::survey::{Part, Survey, System};
+use super::system::{Part, Program, System};
+use crate::shared::survey::Survey;
 
 /// Harmless things of the kernel that programs look at.
 const KERNEL_FILES: [&str; 7] = [
@@ -29,7 +30,7 @@ const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random"
 
 /// A base of which nothing is built.
 pub(super) fn base() -> Base {
-    Base { namespaces: false, own_network: false, size: String::new(), steps: Vec::new() }
+    Base { walls: Walls::None, own_network: false, size: String::new(), steps: Vec::new() }
 }
 
 /// A directory of the run's own for its home and its temporary files. It goes when this is dropped, or with the next
@@ -82,7 +83,7 @@ fn locked(directory: &Path) -> io::Result<File> {
 pub(super) fn sandbox(
     request: &Request,
     system: &System,
-    survey: &Survey,
+    (program, survey): (&Program, &Survey),
     own: &Own,
 ) -> Result<Sandbox, LaunchError> {
     let workspace = request.workspace.host().as_path();
@@ -102,7 +103,7 @@ pub(super) fn sandbox(
     let devices = DEVICES.iter().map(|path| (PathBuf::from(path), Access::Write));
     let kernel = KERNEL_FILES.iter().map(|path| (PathBuf::from(path), Access::Read));
     let mut reached: Vec<(PathBuf, Access)> = parts.chain(shown).chain(devices).chain(kernel).collect();
-    reached.extend(survey.program_tree.iter().map(|tree| (tree.clone(), Access::Read)));
+    reached.extend(program.tree.iter().map(|tree| (tree.clone(), Access::Read)));
     reached.extend([(own.home(), Access::Write), (own.tmp(), Access::Write), (workspace.to_owned(), access)]);
     reached.retain(|(path, _)| path.exists());
     for (secret, _) in &survey.hidden {

@@ -15,10 +15,10 @@ use ringfence_linux::{Base, Groups, Placeholder, StandIns};
 
 use super::boundary::{self, Boundary};
 use super::limits::Offer;
-use super::survey::System;
-use super::{alone, caps, plan, survey};
+use super::system::{self, System};
+use super::{alone, caps, plan};
 use crate::Surroundings;
-use crate::shared::{probing, run};
+use crate::shared::{probing, run, survey};
 
 /// What a run leaves on the host, taken away when this is dropped. In this order.
 struct Traces {
@@ -99,14 +99,15 @@ impl Native {
                 failure.with_remedy("set `sandbox.path_mapping_mode` to `same-path`"),
             ));
         }
-        let survey = survey::look(plan, system, &self.around.home)?;
+        let program = system::program(request)?;
+        let survey = survey::look(request, &self.around.home, &system.secrets)?;
         let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
             let message = format!("there is no place for a private home: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
         let bounded = self.offer().bound(request)?;
-        let sandbox = alone::sandbox(request, system, &survey, &own)?;
-        let mut spec = plan::spec_of(plan, sandbox, &survey, &bounded)?;
+        let sandbox = alone::sandbox(request, system, (&program, &survey), &own)?;
+        let mut spec = plan::spec_of(plan, sandbox, &program, &bounded)?;
         for (variable, place) in [("HOME", own.home()), ("TMPDIR", own.tmp())] {
             spec.env.insert(variable.into(), place.display().to_string());
         }
@@ -129,9 +130,10 @@ impl Native {
             let message = format!("{} cannot be locked: {error}", workspace.display());
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
-        let survey = survey::look(plan, system, &self.around.home)?;
+        let program = system::program(&plan.request)?;
+        let survey = survey::look(&plan.request, &self.around.home, &system.secrets)?;
         let bounded = self.offer().bound(&plan.request)?;
-        let spec = plan::spec(plan, base, &survey, &bounded, &kept)?;
+        let spec = plan::spec(plan, base, (&program, &survey), &bounded, &kept)?;
         let placed = plan::placeholders(&plan.request, &survey);
         if let Some(layer) = plan::layer(&plan.request) {
             make_ways(layer, plan.request.workspace.host().as_path(), &placed).map_err(|error| {
@@ -161,7 +163,7 @@ impl Backend for Native {
     fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError> {
         let gate = self.offer().gate(&plan.request, &self.around.gate);
         let idle = run::Idle::new(&gate)?;
-        let system = survey::system();
+        let system = system::system();
         let base = match self.boundary() {
             Boundary::Namespaces => plan::base(&plan.request, &system),
             Boundary::LandlockAlone { .. } => alone::base(),

@@ -11,7 +11,7 @@ mod driver;
 mod limits;
 mod plan;
 mod probe;
-mod survey;
+mod system;
 
 use ringfence_core::mode::Mode;
 

@@ -8,11 +8,13 @@ use ringfence_core::paths::HostPath;
 use ringfence_core::plan::{GuestFile, Plan, Request};
 use ringfence_core::policy::{Limits, NetworkMode, Reach, WorkspaceAccess};
 use ringfence_gate::Spec;
-use ringfence_linux::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step};
+use ringfence_linux::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step, Walls};
 
 use super::limits::Bounded;
-use super::survey::{Part, Survey, System};
+use super::system::{Part, Program, System};
+use crate::shared::covers::{Cover, Shown, covers, hidden, shown};
 use crate::shared::run;
+use crate::shared::survey::Survey;
 
 /// What can be built before the workspace was looked at: the system, empty places, devices, processes.
 pub(super) fn base(request: &Request, system: &System) -> Base {
@@ -26,7 +28,7 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
     if request.policy.files.reach == Reach::Workspace {
         let seen = seen(&builder.steps);
         for (path, directory) in &system.secrets {
-            builder.steps.extend(places(&seen, path, &|_| true).map(|target| mask(target, *directory)));
+            builder.steps.extend(hidden(&seen, path, *directory).into_iter().map(step));
         }
     }
     for (place, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755)] {
@@ -36,7 +38,7 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
         builder.steps.push(Step::Private { target: home.into(), mode: 0o700 });
     }
     Base {
-        namespaces: true,
+        walls: Walls::Own,
         own_network: request.policy.network.mode != NetworkMode::Open || request.door.is_some(),
         size: private_size(&request.policy.limits),
         steps: builder.steps,
@@ -53,18 +55,19 @@ fn home(request: &Request) -> Option<&str> {
 pub(super) fn spec(
     plan: &Plan,
     base: &Base,
-    survey: &Survey,
+    (program, survey): (&Program, &Survey),
     bounded: &Bounded,
     kept: &Path,
 ) -> Result<Spec, LaunchError> {
-    spec_of(plan, Sandbox { kept: kept.to_owned(), ..sandbox(&plan.request, base, survey) }, survey, bounded)
+    let sandbox = sandbox(&plan.request, base, program, survey);
+    spec_of(plan, Sandbox { kept: kept.to_owned(), ..sandbox }, program, bounded)
 }
 
 /// The same for a sandbox that was made otherwise.
 pub(super) fn spec_of(
     plan: &Plan,
     sandbox: Sandbox,
-    survey: &Survey,
+    program: &Program,
     bounded: &Bounded,
 ) -> Result<Spec, LaunchError> {
     let request = &plan.request;
@@ -75,8 +78,8 @@ pub(super) fn spec_of(
         ..sandbox
     };
     let sandbox = told(&sandbox)?;
-    let program = HostPath::new(&survey.program).ok().and_then(|path| request.workspace.to_guest(&path));
-    let program = program.map_or_else(|| survey.program.clone(), PathBuf::from);
+    let inside = HostPath::new(&program.path).ok().and_then(|path| request.workspace.to_guest(&path));
+    let program = inside.map_or_else(|| program.path.clone(), PathBuf::from);
     Ok(Spec {
         memory_limit: bounded.watched_memory,
         process_limit: bounded.user_processes,
@@ -109,8 +112,7 @@ impl Builder {
     }
 }
 
-fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
-    let files = &request.policy.files;
+fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -> Sandbox {
     let mut builder = Builder { grants: granted(base), ..Builder::default() };
     for file in &request.files {
         let GuestFile { path, text, mode, over } = file.clone();
@@ -119,38 +121,28 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
             false => Step::File { target: path, text, mode },
         });
     }
-    if let Some(tree) = &survey.program_tree
+    if let Some(tree) = &program.tree
         && !tree.starts_with(request.workspace.host().as_path())
     {
         builder.bind(tree, tree, Access::Read);
     }
-    if let Some((source, target, write)) = &survey.git {
-        builder.bind(source, target, if *write { Access::Write } else { Access::Read });
-    }
     builder
         .steps
         .extend(survey.link_back.iter().map(|(at, to)| Step::Link { target: at.clone(), to: to.clone() }));
-    for (path, write) in &survey.shown {
-        builder.bind(path, path, if *write { Access::Write } else { Access::Read });
-    }
-    let access = match files.workspace {
-        WorkspaceAccess::ReadWrite => Access::Write,
-        WorkspaceAccess::ReadOnly => Access::Read,
-    };
-    let workspace = &request.workspace;
-    match layer(request) {
-        None => builder.bind(workspace.host().as_path(), workspace.guest().as_path(), access),
-        Some(layer) => {
-            builder.steps.push(Step::Overlay {
-                lower: workspace.host().as_path().to_owned(),
-                identity: survey.identity,
-                layer: layer.to_owned(),
-                target: workspace.guest().as_path().to_owned(),
-            });
-            builder.grant(workspace.guest().as_path(), Access::Write);
+    for Shown { source, target, write } in shown(request, survey) {
+        match layer(request).filter(|_| target == request.workspace.guest().as_path()) {
+            None => builder.bind(&source, &target, access(write)),
+            Some(layer) => {
+                builder.grant(&target, Access::Write);
+                let layer = layer.to_owned();
+                builder.steps.push(Step::Overlay { lower: source, identity: survey.identity, layer, target });
+            }
         }
     }
-    shut(request, base, survey, &mut builder);
+    let seen = seen(base.steps.iter().chain(&builder.steps));
+    let covers = covers(request, survey, &seen).into_iter().map(step);
+    // The base has masked its own already.
+    builder.steps.extend(covers.filter(|cover| !base.steps.contains(cover)));
     Sandbox {
         groups: Vec::new(),
         scope: false,
@@ -208,51 +200,30 @@ pub(super) fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholde
     survey.missing.iter().map(stand_in).collect()
 }
 
-/// Where parts of the host are seen: source, target, access.
-type Seen = Vec<(PathBuf, PathBuf, Access)>;
-
-fn seen<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Seen {
+/// What is seen of the host by these steps.
+fn seen<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Vec<Shown> {
     let bind = |step: &Step| match step {
-        Step::Bind { source, target, access } => Some((source.clone(), target.clone(), *access)),
-        Step::Overlay { lower, target, .. } => Some((lower.clone(), target.clone(), Access::Write)),
+        Step::Bind { source, target, access } => {
+            Some(Shown { source: source.clone(), target: target.clone(), write: *access == Access::Write })
+        }
+        Step::Overlay { lower, target, .. } => {
+            Some(Shown { source: lower.clone(), target: target.clone(), write: true })
+        }
         _ => None,
     };
     steps.into_iter().filter_map(bind).collect()
 }
 
-/// All the places where a path of the host is seen with such an access.
-fn places(seen: &Seen, path: &Path, with: &dyn Fn(Access) -> bool) -> impl Iterator<Item = PathBuf> + use<> {
-    let at = |(source, target, access): &(PathBuf, PathBuf, Access)| {
-        let rest = path.strip_prefix(source).ok().filter(|_| with(*access))?;
-        Some(target.join(rest).components().collect())
-    };
-    seen.iter().filter_map(at).collect::<Vec<_>>().into_iter()
+fn access(write: bool) -> Access {
+    if write { Access::Write } else { Access::Read }
 }
 
-fn mask(target: PathBuf, directory: bool) -> Step {
-    if directory { Step::MaskDirectory { target } } else { Step::MaskFile { target } }
-}
-
-/// What is protected or hidden, over everything that was shown before, wherever it is seen. What nobody sees needs no
-/// cover.
-fn shut(request: &Request, base: &Base, survey: &Survey, builder: &mut Builder) {
-    let seen = seen(base.steps.iter().chain(&builder.steps));
-    let anchors = survey.anchors.iter().map(|path| (path, Access::Write));
-    let protected = survey.protected.iter().map(|path| (path, Access::Read));
-    for (path, access) in anchors.chain(protected) {
-        let writable = places(&seen, path, &|access| access == Access::Write);
-        builder.steps.extend(writable.map(|target| Step::Hold { target, access }));
-    }
-    if let Some((path, text)) = &survey.exclude {
-        let writable = places(&seen, path, &|access| access == Access::Write);
-        builder.steps.extend(writable.map(|target| Step::Text { target, text: text.clone() }));
-    }
-    if request.policy.files.reach == Reach::Workspace {
-        for (path, directory) in &survey.hidden {
-            let masks = places(&seen, path, &|_| true).map(|target| mask(target, *directory));
-            // The base has masked its own already.
-            builder.steps.extend(masks.filter(|mask| !base.steps.contains(mask)));
-        }
+fn step(cover: Cover) -> Step {
+    match cover {
+        Cover::Hold { target, write, .. } => Step::Hold { target, access: access(write) },
+        Cover::Text { target, text } => Step::Text { target, text },
+        Cover::Hide { target, directory: true } => Step::MaskDirectory { target },
+        Cover::Hide { target, directory: false } => Step::MaskFile { target },
     }
 }
 

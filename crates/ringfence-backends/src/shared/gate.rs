@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfence_core::backend::{Stop, Stopper};
+use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_gate::{Order, Report, Signal, Started, WireError, read_frame, receive, send, write_frame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal as Unix, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
@@ -30,26 +31,37 @@ fn gates() -> MutexGuard<'static, BTreeSet<u32>> {
 
 /// A gate that was started.
 pub(crate) struct Gate {
-    pid: Pid,
+    body: Box<dyn Body>,
     line: Arc<Line>,
     /// Wakes whoever waits for the run when somebody wants it to end.
     woken: UnixStream,
     buried: Option<Burial>,
 }
 
+/// What a gate is, and what has to be ended with it.
+pub(crate) trait Body: Send {
+    /// Lets a gate go on that somebody has stopped.
+    fn wake(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+
+    /// Ends it and everything below it, and looks. Its socket is closed already. Once.
+    fn bury(&mut self) -> Burial;
+}
+
 /// The connection to a gate. It outlives the gate without harm.
 struct Line {
     control: UnixStream,
     /// Pins the process, so that a signal never goes to somebody who got its number.
-    process: OwnedFd,
+    process: Option<Arc<OwnedFd>>,
     wake: UnixStream,
 }
 
 /// What was found when the gate was buried.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Burial {
-    /// Whether it ended by itself and in order.
-    pub(crate) in_order: bool,
+    /// Why it did not end by itself and in order, if it did not.
+    pub(crate) fault: Option<Failure>,
     /// Processes of the run that live all the same.
     pub(crate) survivors: u32,
 }
@@ -59,15 +71,20 @@ impl Gate {
     pub(crate) fn start(program: &GateProgram) -> io::Result<(Self, OwnedFd, OwnedFd)> {
         let Started { pid, control, stdout, stderr } = program.start()?;
         gates().insert(number(pid));
+        let process = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
+        Ok((Self::new(control, Box::new(Process { pid, process }))?, stdout, stderr))
+    }
+
+    /// The gate at the other end of this.
+    pub(crate) fn new(control: UnixStream, body: Box<dyn Body>) -> io::Result<Self> {
         control.set_read_timeout(Some(WIRE_PATIENCE))?;
         control.set_write_timeout(Some(WIRE_PATIENCE))?;
         let (woken, wake) = UnixStream::pair()?;
         for end in [&woken, &wake] {
             end.set_nonblocking(true)?;
         }
-        let process = pidfd_open(pid, PidfdFlags::empty())?;
-        let line = Arc::new(Line { control, process, wake });
-        Ok((Self { pid, line, woken, buried: None }, stdout, stderr))
+        let line = Arc::new(Line { control, process: body.wake(), wake });
+        Ok(Self { body, line, woken, buried: None })
     }
 
     /// Tells it something, and hands over a descriptor.
@@ -111,18 +128,37 @@ impl Gate {
         self.line.clone()
     }
 
-    /// Ends the gate and everything below it, and looks. A gate that was stopped or killed is no excuse: the host
-    /// then does its work.
+    /// Ends the gate and everything below it, and looks.
     pub(crate) fn bury(&mut self) -> Burial {
-        if let Some(burial) = self.buried {
-            return burial;
+        if let Some(burial) = &self.buried {
+            return burial.clone();
         }
-        let id = number(self.pid);
         let _ = self.line.control.shutdown(Shutdown::Both);
-        self.line.signal(Unix::CONT);
-        if !wait_for(self.line.process.as_fd(), GATE_PATIENCE) {
+        self.line.cont();
+        let burial = self.body.bury();
+        self.buried = Some(burial.clone());
+        burial
+    }
+}
+
+/// A gate that is a child of this process.
+struct Process {
+    pid: Pid,
+    process: Arc<OwnedFd>,
+}
+
+impl Body for Process {
+    fn wake(&self) -> Option<Arc<OwnedFd>> {
+        Some(self.process.clone())
+    }
+
+    /// A gate that was stopped or killed is no excuse: the host then does its work.
+    fn bury(&mut self) -> Burial {
+        let id = number(self.pid);
+        if !wait_for(self.process.as_fd(), GATE_PATIENCE) {
             let _ = ringfence_gate::sweep(id, &gates(), SWEEP_PATIENCE);
-            self.line.signal(Unix::KILL);
+            // One that has ended needs no signal.
+            let _ = pidfd_send_signal(&self.process, Unix::KILL);
         }
         let in_order = wait(self.pid).is_some_and(|code| code == 0);
         let others = {
@@ -132,10 +168,18 @@ impl Gate {
         };
         // Whoever cannot be looked for may well be there.
         let survivors = ringfence_gate::sweep(id, &others, SWEEP_PATIENCE).unwrap_or(1);
-        let burial = Burial { in_order, survivors };
-        self.buried = Some(burial);
-        burial
+        let fault = (!in_order).then(|| killed(survivors));
+        Burial { fault, survivors }
     }
+}
+
+fn killed(survivors: u32) -> Failure {
+    let rest = match survivors {
+        0 => "all that it had started was ended".to_owned(),
+        count => format!("of what it had started, {count} could not be ended"),
+    };
+    Failure::new(FailureClass::Unknown, format!("the gate was killed or broke; {rest}"))
+        .with_remedy("if the agent did not do it on purpose, try again")
 }
 
 impl Drop for Gate {
@@ -145,9 +189,12 @@ impl Drop for Gate {
 }
 
 impl Line {
-    fn signal(&self, signal: Unix) {
-        // One that has ended needs no signal.
-        let _ = pidfd_send_signal(&self.process, signal);
+    /// Lets it go on, if somebody has stopped it.
+    fn cont(&self) {
+        if let Some(process) = &self.process {
+            // One that has ended needs no signal.
+            let _ = pidfd_send_signal(process, Unix::CONT);
+        }
     }
 }
 
@@ -159,7 +206,7 @@ impl Stopper for Line {
             Stop::Kill => Signal::Kill,
         };
         // A gate that somebody stopped could not hear it; one that is gone has ended everything already.
-        self.signal(Unix::CONT);
+        self.cont();
         let _ = write_frame(&self.control, &Order::Signal(signal));
         let _ = (&self.wake).write(&[0]);
     }

@@ -58,6 +58,8 @@ pub(crate) struct Idle {
     gate: Gate,
     stdout: File,
     stderr: File,
+    /// Whether the host has found the program where it is to be started.
+    found: bool,
 }
 
 impl Idle {
@@ -65,10 +67,15 @@ impl Idle {
     pub(crate) fn new(gate: &GateProgram) -> Result<Self, LaunchError> {
         let started = Gate::start(gate);
         let (gate, stdout, stderr) = started.map_err(|error| broken("start the gate", &error))?;
+        Ok(Self { found: true, ..Self::elsewhere(gate, stdout, stderr)? })
+    }
+
+    /// A gate in a root of its own, which prints there.
+    pub(crate) fn elsewhere(gate: Gate, stdout: OwnedFd, stderr: OwnedFd) -> Result<Self, LaunchError> {
         for pipe in [&stdout, &stderr] {
             ioctl_fionbio(pipe, true).map_err(|error| broken("read its pipes", &error.into()))?;
         }
-        Ok(Self { gate, stdout: stdout.into(), stderr: stderr.into() })
+        Ok(Self { gate, stdout: stdout.into(), stderr: stderr.into(), found: false })
     }
 
     /// Tells it to make ready what does not depend on what is started.
@@ -81,7 +88,8 @@ impl Idle {
         let input = io::stdin();
         let input = (request.stdin == Stdin::Inherit).then(|| input.as_fd());
         self.gate.send(&Order::Build(spec), input).map_err(|error| lost(&error))?;
-        Ok(Built { idle: self, name: request.argv.first().cloned().unwrap_or_default() })
+        let name = request.argv.first().cloned().unwrap_or_default();
+        Ok(Built { idle: self, name })
     }
 }
 
@@ -94,7 +102,7 @@ pub(crate) struct Built {
 
 impl Staged for Built {
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let Self { idle: Idle { gate, stdout, stderr }, name } = *self;
+        let Self { idle: Idle { gate, stdout, stderr, found }, name } = *self;
         gate.send(&Order::Start, None).map_err(|error| lost(&error))?;
         let mut report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
         let mut door = None;
@@ -102,7 +110,7 @@ impl Staged for Built {
             door = listener.map(|listener| Door::Tcp(listener.into()));
             report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
         }
-        let terminal = confirm(report, &name)?.map(File::from);
+        let terminal = confirm(report, &name, found)?.map(File::from);
         let outer = terminal.as_ref().map(File::try_clone).transpose();
         let outer = outer.map_err(|error| broken("use its terminal", &error))?;
         if let Some(terminal) = &terminal {
@@ -123,7 +131,11 @@ fn lost(error: &WireError) -> LaunchError {
 }
 
 /// The outer end of the terminal, if the gate's first word is that the program runs.
-fn confirm(report: Option<(Report, Option<OwnedFd>)>, program: &str) -> Result<Option<OwnedFd>, LaunchError> {
+fn confirm(
+    report: Option<(Report, Option<OwnedFd>)>,
+    program: &str,
+    found: bool,
+) -> Result<Option<OwnedFd>, LaunchError> {
     let (problem, message) = match report {
         Some((Report::Started { .. }, terminal)) => return Ok(terminal),
         Some((Report::CannotStart { problem, message }, _)) => (problem, message),
@@ -133,7 +145,8 @@ fn confirm(report: Option<(Report, Option<OwnedFd>)>, program: &str) -> Result<O
     };
     let program = program.to_owned();
     Err(match problem {
-        // The program is there, for it was found; what it begins with names something that is not.
+        StartProblem::NotFound if !found => LaunchError::NotFound { program },
+        // The program is there; what it begins with names something that is not.
         StartProblem::NotFound => LaunchError::NotExecutable {
             program,
             why: "the interpreter that it names is not there".to_owned(),
@@ -208,28 +221,20 @@ impl Run {
                 Ok(())
             }
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(self.gate_failed("the gate was killed or broke")),
-            Err(error) => Err(self.gate_failed(&format!("the gate speaks nonsense: {error}"))),
+            // A run without its gate is over, and what is left of it is ended by the host.
+            Ok(None) => Err(self.gate.bury().fault.unwrap_or_else(|| nonsense("it went without a word"))),
+            Err(error) => {
+                self.gate.bury();
+                Err(nonsense(&error.to_string()))
+            }
         }
-    }
-
-    /// A run without its gate is over, and what is left of it is ended by the host.
-    fn gate_failed(&mut self, what: &str) -> Failure {
-        let failure = match self.gate.bury().survivors {
-            0 => Failure::new(FailureClass::Unknown, format!("{what}; all that it had started was ended")),
-            count => Failure::new(
-                FailureClass::Unknown,
-                format!("{what}; of what it had started, {count} could not be ended"),
-            ),
-        };
-        failure.with_remedy("if the agent did not do it on purpose, try again")
     }
 
     /// The end, once the gate is buried. A gate that did not end in order has not said its last word.
     fn conclude(&mut self, exit: Exit) -> Result<Happening, Failure> {
         let burial = self.gate.bury();
-        if !burial.in_order {
-            return Err(self.gate_failed("the gate was killed or broke"));
+        if let Some(fault) = burial.fault {
+            return Err(fault);
         }
         // Those whom the gate could not end have come to the host, or are nobody's.
         Ok(Happening::Ended(Exit { survivors: exit.survivors.min(burial.survivors), ..exit }))
@@ -249,6 +254,10 @@ impl Run {
         }
         None
     }
+}
+
+fn nonsense(why: &str) -> Failure {
+    Failure::new(FailureClass::Unknown, format!("the gate speaks nonsense: {why}"))
 }
 
 fn other(stream: Stream) -> Stream {

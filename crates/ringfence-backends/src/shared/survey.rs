@@ -1,5 +1,5 @@
-//! What is on this machine that the plan has to know: which parts of the system there are, which protected, denied and
-//! secret paths, where the program is. Read before the run; the run cannot change it any more.
+//! What is on this machine that the plan has to know: which protected, denied and secret paths there are. Read before the
+//! run; the run cannot change it any more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,93 +9,48 @@ use std::path::{Component, Path, PathBuf};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
-use ringfence_core::plan::{Plan, Request};
+use ringfence_core::plan::Request;
 use ringfence_core::policy::WorkspaceAccess;
 use ringfence_linux::StandIn;
 
-use crate::shared::program::locate;
-
-/// The parts of a system that programs need to run.
-const PARTS: [&str; 11] =
-    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"];
-
-/// What even the read-only system must not show.
-const SECRETS: [&str; 15] = [
-    "/etc/security/opasswd",
-    "/etc/letsencrypt",
-    "/etc/kubernetes",
-    "/etc/krb5.keytab",
-    "/etc/wireguard",
-    "/etc/openvpn",
-    "/etc/NetworkManager/system-connections",
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/gshadow",
-    "/etc/gshadow-",
-    "/etc/sudoers",
-    "/etc/sudoers.d",
-    "/etc/ssh",
-    "/etc/ssl/private",
-];
-
 /// What was found. All paths are the host's, links resolved.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
-    /// The program, and what has to be seen for it to run.
-    pub(super) program: PathBuf,
-    pub(super) program_tree: Option<PathBuf>,
+pub(crate) struct Survey {
     /// Paths to show besides, and whether they may be written.
-    pub(super) shown: Vec<(PathBuf, bool)>,
+    pub(crate) shown: Vec<(PathBuf, bool)>,
     /// The git directory of a submodule, and where its pointer leads inside; and a link that leads back from there.
-    pub(super) git: Option<(PathBuf, PathBuf, bool)>,
-    pub(super) link_back: Option<(PathBuf, PathBuf)>,
+    pub(crate) git: Option<(PathBuf, PathBuf, bool)>,
+    pub(crate) link_back: Option<(PathBuf, PathBuf)>,
     /// Paths to hide, and whether they are directories.
-    pub(super) hidden: BTreeSet<(PathBuf, bool)>,
+    pub(crate) hidden: BTreeSet<(PathBuf, bool)>,
     /// Directories above protected paths. They are held in place, or one could move them away with what they protect.
-    pub(super) anchors: Vec<PathBuf>,
+    pub(crate) anchors: Vec<PathBuf>,
     /// Protected paths.
-    pub(super) protected: Vec<PathBuf>,
+    pub(crate) protected: Vec<PathBuf>,
     /// Those of both that are not there, and what stands in for them; the outer ones first.
-    pub(super) missing: Vec<(PathBuf, StandIn)>,
+    pub(crate) missing: Vec<(PathBuf, StandIn)>,
     /// A file of git that names what it is not to see, and what it says with the stand-ins added.
-    pub(super) exclude: Option<(PathBuf, String)>,
+    pub(crate) exclude: Option<(PathBuf, String)>,
     /// The device and the number of the workspace.
-    pub(super) identity: (u64, u64),
-}
-
-/// What every run sees of this machine.
-#[derive(Debug)]
-pub(super) struct System {
-    pub(super) parts: Vec<Part>,
-    /// What must not be seen, and whether it is a directory.
-    pub(super) secrets: Vec<(PathBuf, bool)>,
-}
-
-/// A part of the system.
-#[derive(Debug)]
-pub(super) enum Part {
-    Directory(PathBuf),
-    Link(PathBuf, PathBuf),
+    pub(crate) identity: (u64, u64),
 }
 
 fn refused(message: String) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
 }
 
-/// Looks around.
-pub(super) fn look(plan: &Plan, system: &System, home: &Path) -> Result<Survey, LaunchError> {
-    let request = &plan.request;
+/// Looks around. Besides what the policy names, these are hidden.
+pub(crate) fn look(
+    request: &Request,
+    home: &Path,
+    hidden: &[(PathBuf, bool)],
+) -> Result<Survey, LaunchError> {
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
-    let name = request.argv.first().map(String::as_str).unwrap_or_default();
-    let found = locate(name, request.env.get("PATH").map(String::as_str), workspace)?;
-    let program = fs::canonicalize(&found).unwrap_or(found);
     let data = fs::metadata(workspace)
         .map_err(|error| refused(format!("{} cannot be used: {error}", workspace.display())))?;
     let mut survey = Survey {
-        hidden: system.secrets.iter().cloned().collect(),
-        program_tree: program_tree(&program),
-        program,
+        hidden: hidden.iter().cloned().collect(),
         identity: (data.dev(), data.ino()),
         ..Survey::default()
     };
@@ -147,36 +102,11 @@ fn shown(path: &str) -> Result<PathBuf, LaunchError> {
     Ok(real)
 }
 
-/// Looks at the system.
-pub(super) fn system() -> System {
-    let part = |path: &str| {
-        let path = PathBuf::from(path);
-        let data = fs::symlink_metadata(&path).ok()?;
-        if data.is_symlink() {
-            return fs::read_link(&path).ok().map(|to| Part::Link(path, to));
-        }
-        data.is_dir().then_some(Part::Directory(path))
-    };
-    System {
-        parts: PARTS.iter().filter_map(|path| part(path)).collect(),
-        secrets: SECRETS.iter().filter_map(|path| real(Path::new(path))).collect(),
-    }
-}
-
 /// Where a path leads, if anywhere, and whether to a directory.
-fn real(path: &Path) -> Option<(PathBuf, bool)> {
+pub(crate) fn real(path: &Path) -> Option<(PathBuf, bool)> {
     let real = fs::canonicalize(path).ok()?;
     let directory = real.is_dir();
     Some((real, directory))
-}
-
-/// What belongs to a program that is not part of the system: its packages, or itself alone.
-fn program_tree(program: &Path) -> Option<PathBuf> {
-    if PARTS.iter().any(|part| program.starts_with(part)) {
-        return None;
-    }
-    let packages = program.ancestors().filter(|path| path.ends_with("node_modules")).last();
-    Some(packages.unwrap_or(program).to_owned())
 }
 
 /// Protected paths as they are, or as they must not come to be: what is missing is held at its outermost part.

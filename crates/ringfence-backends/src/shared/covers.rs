@@ -1,0 +1,83 @@
+//! What of the host is seen inside, and what of that is held or hidden. Pure.
+
+use std::path::{Path, PathBuf};
+
+use ringfence_core::plan::Request;
+use ringfence_core::policy::{Reach, WorkspaceAccess};
+
+use super::survey::Survey;
+
+/// A part of the host that is seen inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// Where it is.
+    pub(crate) source: PathBuf,
+    /// Where it is seen.
+    pub(crate) target: PathBuf,
+    /// Whether it may be written.
+    pub(crate) write: bool,
+}
+
+/// Something over a path that is seen inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cover {
+    /// What is there already, held in its place.
+    Hold { source: PathBuf, target: PathBuf, write: bool },
+    /// Another text in the place of a file.
+    Text { target: PathBuf, text: String },
+    /// Nothing in the place of a file or a directory.
+    Hide { target: PathBuf, directory: bool },
+}
+
+/// What is seen besides the system, the workspace last.
+pub(crate) fn shown(request: &Request, survey: &Survey) -> Vec<Shown> {
+    let git = survey.git.iter().map(|(source, target, write)| Shown {
+        source: source.clone(),
+        target: target.clone(),
+        write: *write,
+    });
+    let named = survey.shown.iter().map(|(path, write)| Shown {
+        source: path.clone(),
+        target: path.clone(),
+        write: *write,
+    });
+    let workspace = Shown {
+        source: request.workspace.host().as_path().to_owned(),
+        target: request.workspace.guest().as_path().to_owned(),
+        write: request.policy.files.workspace == WorkspaceAccess::ReadWrite,
+    };
+    git.chain(named).chain([workspace]).collect()
+}
+
+/// What is protected or hidden, over everything that is shown, wherever it is seen. What nobody sees needs no cover.
+pub(crate) fn covers(request: &Request, survey: &Survey, seen: &[Shown]) -> Vec<Cover> {
+    let mut covers = Vec::new();
+    let anchors = survey.anchors.iter().map(|path| (path, true));
+    let protected = survey.protected.iter().map(|path| (path, false));
+    for (path, write) in anchors.chain(protected) {
+        let held = |target| Cover::Hold { source: path.clone(), target, write };
+        covers.extend(places(seen, path, true).into_iter().map(held));
+    }
+    if let Some((path, text)) = &survey.exclude {
+        let said = |target| Cover::Text { target, text: text.clone() };
+        covers.extend(places(seen, path, true).into_iter().map(said));
+    }
+    if request.policy.files.reach == Reach::Workspace {
+        covers.extend(survey.hidden.iter().flat_map(|(path, directory)| hidden(seen, path, *directory)));
+    }
+    covers
+}
+
+/// Nothing, wherever a path is seen.
+pub(crate) fn hidden(seen: &[Shown], path: &Path, directory: bool) -> Vec<Cover> {
+    places(seen, path, false).into_iter().map(|target| Cover::Hide { target, directory }).collect()
+}
+
+/// All the places where a path of the host is seen, or only those where it may be written.
+fn places(seen: &[Shown], path: &Path, writable: bool) -> Vec<PathBuf> {
+    let at = |shown: &Shown| {
+        let rest = path.strip_prefix(&shown.source).ok().filter(|_| shown.write || !writable)?;
+        Some(shown.target.join(rest).components().collect())
+    };
+    seen.iter().filter_map(at).collect()
+}
