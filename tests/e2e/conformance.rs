@@ -30,6 +30,7 @@ fn subjects() -> Vec<Subject> {
         home: "/".into(),
         state: std::env::temp_dir().join("ringfence-conformance"),
         runtime: None,
+        services: BTreeMap::new(),
         gate: GateProgram { program: BINARY.into(), args: vec!["__gate".into()], ready: Arc::default() },
     };
     let made = ringfence_backends::ALL.iter().filter_map(|entry| entry.backend);

@@ -22,6 +22,9 @@ use ringfence_core::mode::Mode;
 
 pub use shared::surroundings::{GateProgram, Surroundings};
 
+/// The variables that backends look at to find services of this machine.
+pub const VARIABLES: [&str; 4] = ["DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST"];
+
 /// One row of the table of modes.
 pub struct Entry {
     /// The mode.

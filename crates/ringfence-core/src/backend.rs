@@ -16,6 +16,7 @@ use crate::event::Stream;
 use crate::failure::{Failure, FailureClass};
 use crate::mode::Mode;
 use crate::plan::{Plan, TerminalSize};
+use crate::policy::Limits;
 
 /// The code of one mode.
 pub trait Backend: Send + Sync {
@@ -27,6 +28,14 @@ pub trait Backend: Send + Sync {
 
     /// The versions of what it runs by, for the record.
     fn versions(&self) -> Vec<(String, String)>;
+
+    /// Bounds a run as the mode's own settings say, where the policy does not.
+    fn bound(&self, _: &mut Limits) {}
+
+    /// What a person should know of a run in it.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Builds all that a plan needs and starts nothing of it. It may go on after this returns.
     fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError>;

@@ -63,6 +63,11 @@ impl Mode {
     pub fn isolates(self) -> bool {
         self != Mode::Host
     }
+
+    /// Whether a run sees the system of the host: its programs, at their paths.
+    pub fn shares_system(self) -> bool {
+        matches!(self, Mode::Host | Mode::Native)
+    }
 }
 
 impl FromStr for Mode {

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Where the workspace appears inside with `mapped`.
 pub const GUEST_WORKSPACE: &str = "/workspace";
 
+/// The home inside, where the system inside is not the host's.
+pub const GUEST_HOME: &str = "/home/agent";
+
 /// The mark of a file or directory that stands in for a protected path while a run lasts.
 pub const STAND_IN_MARK: &CStr = c"user.ringfence.stand-in";
 

@@ -6,8 +6,10 @@ use ringfence_agents::AgentCli;
 use ringfence_core::policy::{Credentials, NetworkMode, Policy};
 
 /// What every program needs to find its way.
-const BASE: &[&str] =
-    &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "TMPDIR"];
+const BASE: &[&str] = &["LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ"];
+
+/// What a program needs besides where the system is the host's.
+const OF_SYSTEM: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
 
 /// What a program needs to reach an open network from where it is.
 const NETWORK: &[&str] = &[
@@ -33,12 +35,13 @@ pub struct Passed {
     pub secret: Vec<String>,
 }
 
-/// Chooses from the host's variables, then sets those that were given explicitly.
+/// Chooses from the host's variables, which say less where the system is another, then sets those that were given explicitly.
 pub fn environment(
     host: &BTreeMap<String, String>,
     policy: &Policy,
     cli: Option<&dyn AgentCli>,
     given: &BTreeMap<String, String>,
+    shares_system: bool,
 ) -> Passed {
     let network: &[&str] = if policy.network.mode == NetworkMode::Open { NETWORK } else { &[] };
     let credentials: &[&str] = match (policy.credentials, cli) {
@@ -52,6 +55,7 @@ pub fn environment(
     let configuration = cli.map_or(&[] as &[&str], |cli| cli.facts().env);
     let allowed = |name: &str| {
         BASE.contains(&name)
+            || (shares_system && OF_SYSTEM.contains(&name))
             || name.starts_with("LC_")
             || network.contains(&name)
             || configuration.contains(&name)
@@ -104,7 +108,7 @@ mod tests {
 
     #[test]
     fn nothing_passes_that_nobody_named() {
-        let passed = environment(&map(HOST), &Preset::Standard.policy(), None, &BTreeMap::new());
+        let passed = environment(&map(HOST), &Preset::Standard.policy(), None, &BTreeMap::new(), true);
         assert_eq!(names(&passed.env), ["LC_ALL", "PATH"]);
     }
 
@@ -113,14 +117,18 @@ mod tests {
         let cli = ringfence_agents::find("claude");
         let mut policy = Preset::Open.policy();
         assert!(
-            environment(&map(HOST), &policy, cli, &BTreeMap::new()).env.contains_key("ANTHROPIC_API_KEY")
+            environment(&map(HOST), &policy, cli, &BTreeMap::new(), true)
+                .env
+                .contains_key("ANTHROPIC_API_KEY")
         );
         policy.credentials = Credentials::None;
         assert!(
-            !environment(&map(HOST), &policy, cli, &BTreeMap::new()).env.contains_key("ANTHROPIC_API_KEY")
+            !environment(&map(HOST), &policy, cli, &BTreeMap::new(), true)
+                .env
+                .contains_key("ANTHROPIC_API_KEY")
         );
         policy.env.allow = vec!["ANTHROPIC_API_KEY".into(), "AWS_SECRET_ACCESS_KEY".into()];
-        let passed = environment(&map(HOST), &policy, cli, &BTreeMap::new());
+        let passed = environment(&map(HOST), &policy, cli, &BTreeMap::new(), true);
         assert!(passed.env.contains_key("AWS_SECRET_ACCESS_KEY"));
         assert!(
             !passed.env.contains_key("ANTHROPIC_API_KEY"),
@@ -136,13 +144,13 @@ mod tests {
             ("BASE_URL", "http://h"),
             ("DEBUG", "1"),
         ]);
-        let passed = environment(&BTreeMap::new(), &Preset::Open.policy(), None, &given);
+        let passed = environment(&BTreeMap::new(), &Preset::Open.policy(), None, &given, true);
         assert_eq!(passed.secret, ["DATABASE_URL", "GITHUB_TOKEN"]);
     }
 
     #[test]
     fn a_proxy_belongs_to_an_open_network() {
-        let open = environment(&map(HOST), &Preset::Open.policy(), None, &BTreeMap::new());
+        let open = environment(&map(HOST), &Preset::Open.policy(), None, &BTreeMap::new(), true);
         assert!(open.env.contains_key("HTTPS_PROXY"));
     }
 }

@@ -11,7 +11,7 @@ use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Sandbox, S
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
-use ringfence_core::paths::{BadPath, HostPath, PathMapping};
+use ringfence_core::paths::{BadPath, GUEST_HOME, HostPath, PathMapping};
 use ringfence_core::plan::{Plan, Refusal, Request, Stdin, resolve};
 use ringfence_core::policy::{BadHostRule, Policy};
 use ringfence_core::record::{RECORD_SCHEMA, Record};
@@ -225,10 +225,14 @@ struct Planned {
 
 fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Result<Planned, RunError> {
     let cli = job.work.cli();
-    let mut passed = environment(&job.host_env, &job.policy, cli, &job.given_env);
+    let mode = backend.mode();
+    let mut passed = environment(&job.host_env, &job.policy, cli, &job.given_env, mode.shares_system());
+    if !mode.shares_system() {
+        passed.env.entry("HOME".into()).or_insert_with(|| GUEST_HOME.into());
+    }
     if cli.is_some() && !job.given_env.contains_key("TMPDIR") {
         // A temporary directory of its own: one that works, and that goes with the run.
-        let tmp = if backend.mode().isolates() { "/tmp".into() } else { runs.tmp(run).display().to_string() };
+        let tmp = if mode.isolates() { "/tmp".into() } else { runs.tmp(run).display().to_string() };
         passed.env.insert("TMPDIR".into(), tmp);
     }
     let base_url = match &job.work {
@@ -251,10 +255,12 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     let needed = outside::needed_hosts(cli, &job.policy, &credentials)?;
     let redactor =
         Redactor::new(passed.secret.iter().filter_map(|name| passed.env.get(name)).map(String::as_str));
+    let mut policy = job.policy.clone();
+    backend.bound(&mut policy.limits);
     let request = Request {
         run: run.clone(),
-        mode: backend.mode(),
-        policy: job.policy.clone(),
+        mode,
+        policy,
         argv: line.argv,
         env: passed.env,
         workspace: job.workspace.clone(),
@@ -269,7 +275,7 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     if let Some(session) = &session {
         outside::furnish(&mut plan.request, session, &job.given_env);
     }
-    let notices = job.notices.iter().cloned().chain(line.notices).collect();
+    let notices = job.notices.iter().cloned().chain(line.notices).chain(backend.notices()).collect();
     Ok(Planned { plan, redactor, notices, session })
 }
 

@@ -118,7 +118,7 @@ fn find(spec: &Spec) -> io::Result<PathBuf> {
         file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
     let found = all.map(|directory| directory.join(name)).find(is_program);
-    found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }
 
 /// A new terminal: its outer and its inner end.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, bail};
-use ringfence_backends::{GateProgram, Surroundings, settings_keys};
+use ringfence_backends::{GateProgram, Surroundings, VARIABLES, settings_keys};
 use ringfence_core::config::{
     BrokerSettings, Document, Keys, Layer, Layers, Settings, Source, environment_layer,
 };
@@ -138,6 +138,10 @@ impl Installation {
             home: self.home.clone(),
             state: self.state.clone(),
             runtime: self.env.get("XDG_RUNTIME_DIR").map(PathBuf::from),
+            services: VARIABLES
+                .iter()
+                .filter_map(|name| Some(((*name).to_owned(), self.env.get(*name)?.clone())))
+                .collect(),
             gate: GateProgram {
                 program: self.program.clone(),
                 args: vec![GATE_ARGUMENT.into()],

@@ -10,6 +10,7 @@ mod signals;
 mod terminal;
 mod typing;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 /// The hidden argument that makes the binary the gate of a run.
@@ -18,7 +19,13 @@ const GATE_ARGUMENT: &str = "__gate";
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
     match first.as_deref().and_then(|argument| argument.to_str()) {
-        Some(GATE_ARGUMENT) => report::hidden(ringfence_gate::run(&mut gate::AnySpawner::default())),
+        Some(GATE_ARGUMENT) => {
+            let spawner = &mut gate::AnySpawner::default();
+            report::hidden(match std::env::args_os().nth(2) {
+                Some(socket) => ringfence_gate::run_at(Path::new(&socket), spawner),
+                None => ringfence_gate::run(spawner),
+            })
+        }
         Some(ringfence_agents::demo::ARGUMENT) => {
             report::hidden(ringfence_agents::demo::act(std::io::stdout(), &|name| std::env::var(name).ok()))
         }

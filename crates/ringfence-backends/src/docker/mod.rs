@@ -1,19 +1,34 @@
 //! Mode `docker`: a container of the Docker engine.
 //!
-//! Here so far: its settings and what doctor looks at. Runs in it are refused until its driver is here.
+//! Isolates: files (the image, read-only; an empty home; the workspace), processes, network, IPC, with no capability, no
+//! new privileges, and seccomp twice: the engine's and ours. Shares: the kernel. With a network of the engine's instead
+//! of the gate's, what goes out is not enforced.
 
 mod config;
-mod probe;
+mod endpoint;
 
 use ringfence_core::mode::Mode;
 
 use crate::Entry;
+use crate::shared::container::{Config, Containers, Flavor, probe};
+
+const FLAVOR: Flavor = Flavor {
+    mode: Mode::Docker,
+    name: "Docker",
+    endpoint: endpoint::find,
+    remedy: "install Docker and start its daemon (`dockerd`, or Docker Desktop)",
+    keep_id: None,
+    mask_option: false,
+    owned_memory: true,
+};
 
 pub(crate) const ENTRY: Entry = Entry {
     mode: Mode::Docker,
     boundary: "container: shared kernel, own everything else",
     needs: "a Docker engine",
     keys: config::KEYS,
-    probe: probe::probe,
-    backend: None,
+    probe: |around, settings| probe(FLAVOR, around, settings),
+    backend: Some(|around, settings| {
+        Box::new(Containers::new(FLAVOR, around.clone(), Config::read(settings, Mode::Docker)))
+    }),
 };

@@ -169,7 +169,7 @@ impl Backend for Native {
             Boundary::LandlockAlone { .. } => alone::base(),
         };
         // The gate begins with it while the workspace is looked at.
-        idle.prepare(plan::told(&base)?)?;
+        idle.prepare(run::told(&base)?)?;
         Ok(Box::new(match self.boundary() {
             Boundary::Namespaces => self.stage_apart(plan, idle, &system, &base)?,
             Boundary::LandlockAlone { .. } => self.stage_alone(plan, idle, &system)?,

@@ -6,40 +6,14 @@ use std::path::PathBuf;
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::Request;
-use ringfence_linux::{Bounds, Controller, Groups, Hierarchy, Version};
+use ringfence_linux::{Bounds, Controller, Groups, Hierarchy};
 
+use crate::shared::means::{Means, whole_processors};
 use crate::shared::probing;
 use crate::{GateProgram, Surroundings};
 
 /// Processes of ours in a scope besides those of the run: the gate and the first of the sandbox.
 const OURS_IN_SCOPE: u32 = 2;
-
-/// By what something is bounded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Means {
-    Group(Version),
-    Scope,
-    /// A limit of the user in the sandbox's own user namespace.
-    UserLimit,
-    /// Only some processors to run on, and no way to choose others.
-    Affinity,
-    /// A limit of each process, and a look at all of them from time to time.
-    Watchdog,
-}
-
-impl Means {
-    /// For the record.
-    pub(super) fn describe(self) -> String {
-        match self {
-            Means::Group(Version::V1) => "cgroup v1".into(),
-            Means::Group(Version::V2) => "cgroup v2".into(),
-            Means::Scope => "systemd user scope".into(),
-            Means::UserLimit => "rlimit nproc in the user namespace".into(),
-            Means::Affinity => "processor affinity, kept by seccomp".into(),
-            Means::Watchdog => "rlimit data for each process, watchdog over all of them".into(),
-        }
-    }
-}
 
 /// What this machine offers.
 #[derive(Debug, Clone)]
@@ -119,17 +93,9 @@ impl Offer {
             ))
         })?;
         let processors = self.bounds(request, |means| means == Means::Affinity).cpu_millis;
-        if let Some(part) = processors.filter(|millis| millis % 1000 != 0) {
-            let message = format!(
-                "{} cpus cannot be had here, only whole ones: there is no control group",
-                f64::from(part) / 1000.0
-            );
-            let failure = Failure::new(FailureClass::Refused, message);
-            return Err(LaunchError::Runtime(failure.with_remedy("name a whole number with --cpus")));
-        }
         Ok(Bounded {
             groups,
-            processors: processors.map(|millis| millis / 1000),
+            processors: processors.map(whole_processors).transpose()?,
             scope: self.bounds(request, |means| means == Means::Scope) != Bounds::default(),
             watched_memory: self.bounds(request, |means| means == Means::Watchdog).memory,
             // The first process of the sandbox is of the same user.

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
-use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::paths::HostPath;
 use ringfence_core::plan::{GuestFile, Plan, Request};
 use ringfence_core::policy::{Limits, NetworkMode, Reach, WorkspaceAccess};
@@ -77,21 +76,13 @@ pub(super) fn spec_of(
         processors: bounded.processors,
         ..sandbox
     };
-    let sandbox = told(&sandbox)?;
+    let sandbox = run::told(&sandbox)?;
     let inside = HostPath::new(&program.path).ok().and_then(|path| request.workspace.to_guest(&path));
     let program = inside.map_or_else(|| program.path.clone(), PathBuf::from);
     Ok(Spec {
         memory_limit: bounded.watched_memory,
         process_limit: bounded.user_processes,
         ..run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox))
-    })
-}
-
-/// In the words of the wire.
-pub(super) fn told(what: &impl serde::Serialize) -> Result<String, LaunchError> {
-    serde_json::to_string(what).map_err(|error| {
-        let message = format!("the sandbox cannot be told: {error}");
-        LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
     })
 }
 

@@ -1,18 +1,33 @@
-//! Mode `podman`: a container of Podman.
+//! Mode `podman`: a container of Podman, of root's or of the person's own.
 //!
-//! Here so far: its settings and what doctor looks at. Runs in it are refused until its driver is here.
+//! Isolates and shares what `docker` does; there is no daemon to trust. Where nobody has started Podman's service, it is
+//! started for the time that it is needed.
 
-mod probe;
+mod config;
+mod endpoint;
 
 use ringfence_core::mode::Mode;
 
 use crate::Entry;
+use crate::shared::container::{Config, Containers, Flavor, probe};
+
+const FLAVOR: Flavor = Flavor {
+    mode: Mode::Podman,
+    name: "Podman",
+    endpoint: endpoint::find,
+    remedy: "install podman",
+    keep_id: Some("keep-id"),
+    mask_option: true,
+    owned_memory: false,
+};
 
 pub(crate) const ENTRY: Entry = Entry {
     mode: Mode::Podman,
     boundary: "container: shared kernel, own everything else, no daemon",
     needs: "Podman",
-    keys: &[],
-    probe: probe::probe,
-    backend: None,
+    keys: config::KEYS,
+    probe: |around, settings| probe(FLAVOR, around, settings),
+    backend: Some(|around, settings| {
+        Box::new(Containers::new(FLAVOR, around.clone(), Config::read(settings, Mode::Podman)))
+    }),
 };

@@ -45,8 +45,9 @@ pub(crate) trait Body: Send {
         None
     }
 
-    /// Ends it and everything below it, and looks. Its socket is closed already. Once.
-    fn bury(&mut self) -> Burial;
+    /// Ends it and everything below it, and looks. Its socket is closed already. Once. `said_all` is whether it has told
+    /// how the run ended.
+    fn bury(&mut self, said_all: bool) -> Burial;
 }
 
 /// The connection to a gate. It outlives the gate without harm.
@@ -128,14 +129,14 @@ impl Gate {
         self.line.clone()
     }
 
-    /// Ends the gate and everything below it, and looks.
-    pub(crate) fn bury(&mut self) -> Burial {
+    /// Ends the gate and everything below it, and looks. `said_all` is whether it has told how the run ended.
+    pub(crate) fn bury(&mut self, said_all: bool) -> Burial {
         if let Some(burial) = &self.buried {
             return burial.clone();
         }
         let _ = self.line.control.shutdown(Shutdown::Both);
         self.line.cont();
-        let burial = self.body.bury();
+        let burial = self.body.bury(said_all);
         self.buried = Some(burial.clone());
         burial
     }
@@ -153,7 +154,7 @@ impl Body for Process {
     }
 
     /// A gate that was stopped or killed is no excuse: the host then does its work.
-    fn bury(&mut self) -> Burial {
+    fn bury(&mut self, _: bool) -> Burial {
         let id = number(self.pid);
         if !wait_for(self.process.as_fd(), GATE_PATIENCE) {
             let _ = ringfence_gate::sweep(id, &gates(), SWEEP_PATIENCE);
@@ -184,7 +185,7 @@ fn killed(survivors: u32) -> Failure {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        self.bury();
+        self.bury(true);
     }
 }
 

@@ -1,7 +1,9 @@
 //! What more than one backend needs. Nothing here knows a mode.
 
+pub(crate) mod container;
 pub(crate) mod covers;
 pub(crate) mod gate;
+pub(crate) mod means;
 pub(crate) mod probing;
 pub(crate) mod program;
 pub(crate) mod run;

@@ -1,7 +1,5 @@
 //! Questions that several probes ask.
 
-use std::path::Path;
-
 use ringfence_core::backend::Finding;
 
 use super::surroundings::Surroundings;
@@ -12,14 +10,6 @@ pub(crate) fn program(around: &Surroundings, names: &[&str], remedy: &str) -> Fi
     match names.iter().find_map(|name| around.find(name)) {
         Some(path) => Finding::ok(subject, path.display().to_string()),
         None => Finding::absent(subject, "not found in PATH", remedy),
-    }
-}
-
-/// Whether a service answers on its socket.
-pub(crate) fn socket(subject: &str, path: &Path, remedy: &str) -> Finding {
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Finding::ok(subject, format!("answers on {}", path.display())),
-        Err(error) => Finding::absent(subject, format!("{}: {error}", path.display()), remedy),
     }
 }
 

@@ -122,6 +122,14 @@ impl Staged for Built {
     }
 }
 
+/// In the words of the wire.
+pub(crate) fn told(what: &impl serde::Serialize) -> Result<String, LaunchError> {
+    serde_json::to_string(what).map_err(|error| {
+        let message = format!("the sandbox cannot be told: {error}");
+        LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+    })
+}
+
 fn broken(what: &str, error: &io::Error) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("could not {what}: {error}")))
 }
@@ -222,9 +230,11 @@ impl Run {
             }
             Ok(Some(_)) => Ok(()),
             // A run without its gate is over, and what is left of it is ended by the host.
-            Ok(None) => Err(self.gate.bury().fault.unwrap_or_else(|| nonsense("it went without a word"))),
+            Ok(None) => {
+                Err(self.gate.bury(false).fault.unwrap_or_else(|| nonsense("it went without a word")))
+            }
             Err(error) => {
-                self.gate.bury();
+                self.gate.bury(false);
                 Err(nonsense(&error.to_string()))
             }
         }
@@ -232,7 +242,7 @@ impl Run {
 
     /// The end, once the gate is buried. A gate that did not end in order has not said its last word.
     fn conclude(&mut self, exit: Exit) -> Result<Happening, Failure> {
-        let burial = self.gate.bury();
+        let burial = self.gate.bury(true);
         if let Some(fault) = burial.fault {
             return Err(fault);
         }

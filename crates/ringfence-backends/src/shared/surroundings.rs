@@ -1,5 +1,6 @@
 //! What a backend may know of the machine. The binary reads the environment once and hands this on.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ pub struct Surroundings {
     pub state: PathBuf,
     /// Where services of the person's session have their sockets.
     pub runtime: Option<PathBuf>,
+    /// Variables that say where services of this machine are: those of [`VARIABLES`](crate::VARIABLES).
+    pub services: BTreeMap<String, String>,
     /// How to start the gate.
     pub gate: GateProgram,
 }

@@ -1,0 +1,68 @@
+//! Where Podman's service answers, or how it is started.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Surroundings;
+use crate::shared::container::{Endpoint, endpoint};
+
+/// How long a service that was started here stays when nobody asks it anything, in seconds.
+const STAYS: &str = "60";
+/// How long it may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The variable of Podman's own command line, the usual places, or a service of our own.
+pub(super) fn find(around: &Surroundings) -> Result<Endpoint, String> {
+    if let Some(address) = around.services.get("CONTAINER_HOST").filter(|value| !value.is_empty()) {
+        return endpoint(address, "CONTAINER_HOST");
+    }
+    let root = rustix::process::geteuid().is_root();
+    let usual = match &around.runtime {
+        Some(runtime) if !root => Some(runtime.join("podman/podman.sock")),
+        _ => root.then(|| PathBuf::from("/run/podman/podman.sock")),
+    };
+    if let Some(socket) = usual.filter(|socket| answers(socket)) {
+        return Ok(Endpoint { socket, source: "the usual place".into() });
+    }
+    let program = around.find("podman").ok_or("podman was not found in PATH")?;
+    let directory = around.state.join("podman");
+    let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory);
+    made.map_err(|error| format!("{} cannot be made: {error}", directory.display()))?;
+    let socket = directory.join("podman.sock");
+    if !answers(&socket) {
+        start(&program, &socket)?;
+    }
+    Ok(Endpoint { socket, source: "a service that ringfence started".into() })
+}
+
+fn answers(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
+
+/// Starts a service that goes by itself. It is nobody's child for long: it outlives the run that needs it first.
+fn start(program: &Path, socket: &Path) -> Result<(), String> {
+    let address = format!("unix://{}", socket.display());
+    let mut command = Command::new(program);
+    command.args(["system", "service", "--time", STAYS, &address]);
+    // Its helpers leave files where they stand.
+    command.current_dir(socket.parent().unwrap_or(Path::new("/")));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let mut service = command.spawn().map_err(|error| format!("podman cannot be started: {error}"))?;
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if answers(socket) {
+            return Ok(());
+        }
+        if let Ok(Some(status)) = service.try_wait() {
+            return Err(format!("podman's service ended at once: {status}"));
+        }
+        let pause = rustix::event::Timespec::try_from(Duration::from_millis(5)).ok();
+        let _ = rustix::event::poll(&mut [], pause.as_ref());
+    }
+    Err(format!("podman's service did not answer in {} s", PATIENCE.as_secs()))
+}

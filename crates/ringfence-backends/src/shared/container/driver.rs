@@ -1,0 +1,354 @@
+//! A run in a container: make it, wait for its gate, take it away.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use bollard::models::{ContainerState, ContainerStateStatusEnum, ImageInspect};
+use ringfence_core::backend::{Backend, LaunchError, Staged};
+use ringfence_core::capability::Capabilities;
+use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::mode::Mode;
+use ringfence_core::plan::{Plan, Request};
+use ringfence_core::policy::{Limits, WorkspaceAccess};
+use ringfence_gate::{Order, Stream};
+use ringfence_linux::{Placeholder, StandIns};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::config::{Config, NetworkChoice};
+use super::engine::{Engine, Facts};
+use super::image::{self, ImageName};
+use super::plan::{self, Parts, User};
+use super::room::{Note, Room};
+use super::{Flavor, caps};
+use crate::Surroundings;
+use crate::shared::gate::{Body, Burial, Gate};
+use crate::shared::survey::{self, Survey};
+use crate::shared::{probing, run};
+
+/// How long a container may take until its gate speaks.
+const GATE_PATIENCE: Duration = Duration::from_secs(60);
+/// How often to look meanwhile whether it still lives.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long a container whose gate is gone takes until the engine knows why.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs agents in containers.
+pub(crate) struct Containers {
+    flavor: Flavor,
+    around: Surroundings,
+    config: Result<Config, String>,
+    engine: OnceLock<Result<Arc<Engine>, Failure>>,
+    /// The image of the last run, for its record.
+    image: Mutex<Option<String>>,
+}
+
+impl Containers {
+    pub(crate) fn new(flavor: Flavor, around: Surroundings, config: Result<Config, String>) -> Self {
+        Self { flavor, around, config, engine: OnceLock::new(), image: Mutex::new(None) }
+    }
+
+    fn engine(&self) -> Result<Arc<Engine>, Failure> {
+        self.engine.get_or_init(|| connect(self.flavor, &self.around).map(Arc::new)).clone()
+    }
+
+    fn config(&self) -> Result<&Config, Failure> {
+        self.config.as_ref().map_err(|why| Failure::new(FailureClass::Refused, why))
+    }
+
+    fn image(&self) -> Result<ImageName, Failure> {
+        image::read(&self.config()?.image).map_err(|why| {
+            let remedy = format!("set `sandbox.{}.image`", self.flavor.mode);
+            Failure::new(FailureClass::Refused, why).with_remedy(remedy)
+        })
+    }
+
+    fn network(&self) -> NetworkChoice {
+        self.config.as_ref().map_or(NetworkChoice::Gate, Config::network)
+    }
+
+    /// Takes away what others have left who were killed. What cannot be taken away now is left for later.
+    fn reap(&self, engine: &Engine) {
+        for (mut room, note) in Room::abandoned(&self.around.state) {
+            let Some(note) = note else {
+                room.give_up();
+                continue;
+            };
+            if note.engine != engine.endpoint.socket {
+                continue;
+            }
+            if engine.remove(&note.container).is_ok() {
+                note.clear_workspace(&self.around.state);
+                room.give_up();
+            }
+        }
+    }
+
+    fn stage_in(&self, engine: &Arc<Engine>, plan: &Plan) -> Result<run::Built, LaunchError> {
+        let request = &plan.request;
+        self.reap(engine);
+        let name = self.image().map_err(LaunchError::Runtime)?.name;
+        let image = engine.image(&name).map_err(LaunchError::Runtime)?;
+        let id = image.id.clone().unwrap_or(name);
+        *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
+        let workspace = request.workspace.host().as_path();
+        let stand_ins = StandIns::share(workspace, &self.around.state.join("stand-ins"));
+        let mut stand_ins = stand_ins.map_err(|error| broken("lock the workspace", &error))?;
+        let survey = survey::look(request, &self.around.home, &[])?;
+        let user = user(workspace, &engine.facts, self.flavor)?;
+        let room = Room::new(&self.around.state, &request.run);
+        let room = room.map_err(|error| broken("make a place for the run", &error))?;
+        let network = self.network();
+        let gate = &self.around.gate.program;
+        let parts = Parts {
+            request,
+            survey: &survey,
+            room: &room,
+            gate,
+            image: &id,
+            network: &network,
+            user,
+            flavor: self.flavor,
+            facts: &engine.facts,
+            owner: &self.around.state,
+        };
+        let container = format!("ringfence-{}", request.run);
+        let note = Note {
+            container: container.clone(),
+            engine: engine.endpoint.socket.clone(),
+            workspace: workspace.to_owned(),
+            placeholders: placeholders(request, &survey),
+        };
+        let (over, texts) = parts.texts();
+        let listener =
+            room.note(&note).and_then(|()| room.furnish(&over, &texts)).and_then(|()| room.listen());
+        let listener = listener.map_err(|error| broken("furnish the place of the run", &error))?;
+        stand_ins.answer_for(note.placeholders);
+        stand_ins.place().map_err(|error| broken("hold a protected path", &error))?;
+        let (body, sandbox) = (parts.body(), parts.sandbox()?);
+        let (memory_limit, process_limit) = parts.watched();
+        let body_of_gate = Box::new(Container {
+            engine: engine.clone(),
+            name: container.clone(),
+            room,
+            _stand_ins: stand_ins,
+        });
+        // From here on whatever goes wrong takes the container away.
+        let gone = Dropped(Some(body_of_gate));
+        engine.start(&container, body).map_err(LaunchError::Runtime)?;
+        let control = accept(&listener, engine, &container).map_err(LaunchError::Runtime)?;
+        let idle = connect_gate(control, gone.taken()?)?;
+        idle.prepare(run::told(&plan::base())?)?;
+        let (program, env) = plan::command(request, gate, &image_env(&image));
+        let spec =
+            run::spec(request, &program, request.workspace.guest().as_path(), Some(run::told(&sandbox)?));
+        idle.build(ringfence_gate::Spec { env, memory_limit, process_limit, ..spec }, request)
+    }
+}
+
+fn image_env(image: &ImageInspect) -> Vec<String> {
+    image.config.as_ref().and_then(|config| config.env.clone()).unwrap_or_default()
+}
+
+pub(super) fn connect(flavor: Flavor, around: &Surroundings) -> Result<Engine, Failure> {
+    let endpoint = (flavor.endpoint)(around)
+        .map_err(|why| Failure::new(FailureClass::RuntimeMissing, why).with_remedy(flavor.remedy))?;
+    Engine::connect(flavor, endpoint)
+}
+
+fn broken(what: &str, error: &io::Error) -> LaunchError {
+    LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("could not {what}: {error}")))
+}
+
+/// Files that are made inside belong to whom the workspace belongs to.
+fn user(workspace: &Path, facts: &Facts, flavor: Flavor) -> Result<User, LaunchError> {
+    let data = std::fs::metadata(workspace).map_err(|error| broken("look at the workspace", &error))?;
+    let (uid, gid) = (data.uid(), data.gid());
+    let me = rustix::process::geteuid().as_raw();
+    if facts.rootless {
+        if uid != me {
+            let message = format!(
+                "{} belongs to user {uid}, and a rootless engine can only write as user {me}",
+                workspace.display()
+            );
+            return Err(LaunchError::Runtime(
+                Failure::new(FailureClass::Refused, message).with_remedy("work in a directory of your own"),
+            ));
+        }
+        // Of groups it knows but the person's own.
+        let gid = rustix::process::getegid().as_raw();
+        return Ok(match flavor.keep_id {
+            Some(keep_id) => User { uid, gid, userns: Some(keep_id) },
+            None => User { uid: 0, gid: 0, userns: None },
+        });
+    }
+    Ok(User { uid, gid, userns: facts.remaps.then_some("host") })
+}
+
+/// What stands in for protected paths that are not there.
+fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholder> {
+    if request.policy.files.workspace == WorkspaceAccess::ReadOnly {
+        return Vec::new();
+    }
+    let stand_in = |(path, kind): &(_, _)| Placeholder { path: Clone::clone(path), kind: Clone::clone(kind) };
+    survey.missing.iter().map(stand_in).collect()
+}
+
+/// Waits for the gate to speak, as long as its container lives.
+fn accept(listener: &UnixListener, engine: &Engine, container: &str) -> Result<UnixStream, Failure> {
+    let deadline = Instant::now() + GATE_PATIENCE;
+    let failed = |message: String| Failure::new(FailureClass::Unknown, message);
+    while Instant::now() < deadline {
+        let wait = Timespec::try_from(LOOK).ok();
+        let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], wait.as_ref());
+        if ready.is_ok_and(|count| count > 0) {
+            let (control, _) =
+                listener.accept().map_err(|error| failed(format!("the gate was lost: {error}")))?;
+            return Ok(control);
+        }
+        match engine.state(container)? {
+            Some(state) if state.running != Some(false) => {}
+            Some(state) => return Err(fault(&state)),
+            None => return Err(failed("somebody took the container away".into())),
+        }
+    }
+    Err(failed(format!("the gate did not speak in {} s", GATE_PATIENCE.as_secs())))
+}
+
+/// Gives the gate of a container its pipes.
+fn connect_gate(control: UnixStream, body: Box<Container>) -> Result<run::Idle, LaunchError> {
+    let gate = Gate::new(control, body).map_err(|error| broken("speak to the gate", &error))?;
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| broken("make pipes", &error.into()));
+    let ((stdout, their_stdout), (stderr, their_stderr)) = (pipe()?, pipe()?);
+    for (stream, end) in [(Stream::Stdout, &their_stdout), (Stream::Stderr, &their_stderr)] {
+        gate.send(&Order::Print(stream), Some(end.as_fd())).map_err(|error| {
+            LaunchError::Runtime(Failure::new(FailureClass::Unknown, format!("the gate was lost: {error}")))
+        })?;
+    }
+    run::Idle::elsewhere(gate, stdout, stderr)
+}
+
+/// A container with all that belongs to it. The stand-ins go last.
+struct Container {
+    engine: Arc<Engine>,
+    name: String,
+    room: Room,
+    _stand_ins: StandIns,
+}
+
+/// Takes a container away unless somebody else has taken it over.
+struct Dropped(Option<Box<Container>>);
+
+impl Dropped {
+    fn taken(mut self) -> Result<Box<Container>, LaunchError> {
+        self.0.take().ok_or_else(|| broken("keep the container", &io::ErrorKind::NotFound.into()))
+    }
+}
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        if let Some(container) = &mut self.0 {
+            container.remove();
+        }
+    }
+}
+
+impl Container {
+    /// Whether it is gone.
+    fn remove(&mut self) -> bool {
+        let removed = self.engine.remove(&self.name).is_ok();
+        if !removed {
+            self.room.keep();
+        }
+        removed
+    }
+
+    /// Why its gate went without a word, as soon as the engine knows.
+    fn fault(&self) -> Failure {
+        self.engine.wait_for_end(&self.name, END_PATIENCE);
+        match self.engine.state(&self.name) {
+            Ok(Some(state)) => fault(&state),
+            Ok(None) => Failure::new(FailureClass::Unknown, "somebody took the container away")
+                .with_remedy("if nobody meant to, try again"),
+            Err(failure) => failure,
+        }
+    }
+}
+
+impl Body for Container {
+    fn bury(&mut self, said_all: bool) -> Burial {
+        let fault = (!said_all).then(|| self.fault());
+        self.remove();
+        // The gate has ended all others before it spoke, and a container that could not be removed is found again.
+        Burial { fault, survivors: 0 }
+    }
+}
+
+/// What a container ended by.
+fn fault(state: &ContainerState) -> Failure {
+    if state.oom_killed == Some(true) {
+        return Failure::new(FailureClass::OutOfMemory, "the container used more memory than it may");
+    }
+    let code = state.exit_code.unwrap_or_default();
+    let words = state.error.as_deref().unwrap_or_default().trim();
+    let words = if words.is_empty() { String::new() } else { format!(": {words}") };
+    match state.status {
+        Some(ContainerStateStatusEnum::RUNNING) => {
+            Failure::new(FailureClass::Unknown, "the gate went and its container runs on; it was ended")
+        }
+        _ => Failure::new(
+            FailureClass::Unknown,
+            format!("the container was ended from outside (code {code}){words}"),
+        )
+        .with_remedy("if nobody meant to, try again"),
+    }
+}
+
+impl Backend for Containers {
+    fn mode(&self) -> Mode {
+        self.flavor.mode
+    }
+
+    /// An engine that does not answer is not asked for less: the run fails for that reason, and not for the policy.
+    fn capabilities(&self) -> Capabilities {
+        let facts = match self.engine() {
+            Ok(engine) => engine.facts.clone(),
+            Err(_) => Facts { memory: true, cpus: true, pids: true, ..Facts::default() },
+        };
+        caps::capabilities(&facts, &self.network())
+    }
+
+    fn bound(&self, limits: &mut Limits) {
+        let Ok(config) = &self.config else { return };
+        limits.memory.get_or_insert(config.memory);
+        limits.cpus.get_or_insert(config.cpus);
+        limits.pids.get_or_insert(config.pids_limit);
+    }
+
+    fn notices(&self) -> Vec<String> {
+        let image = self.image().ok().and_then(|image| image.notice);
+        let network = match self.network() {
+            NetworkChoice::Gate => None,
+            NetworkChoice::Named(name) => Some(format!("network `{name}`: what goes out is not enforced")),
+        };
+        image.into_iter().chain(network).collect()
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        let engine = self.engine().ok();
+        let engine = engine.map(|engine| (self.flavor.mode.to_string(), engine.facts.version.clone()));
+        let image = self.image.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let image = image.map(|id| ("image".to_owned(), id));
+        [probing::kernel()].into_iter().chain(engine).chain(image).collect()
+    }
+
+    fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError> {
+        let engine = self.engine().map_err(LaunchError::Runtime)?;
+        Ok(Box::new(self.stage_in(&engine, plan)?))
+    }
+}

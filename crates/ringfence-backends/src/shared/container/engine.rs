@@ -1,0 +1,257 @@
+//! The engine's API, and its complaints as classes.
+
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::models::{ContainerCreateBody, ContainerState, ImageInspect};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, InspectContainerOptions, RemoveContainerOptionsBuilder,
+    StartContainerOptions, WaitContainerOptions,
+};
+use futures_util::StreamExt;
+use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_linux::{Controller, Version};
+use tokio::runtime::Runtime;
+
+use super::{Endpoint, Flavor};
+use crate::shared::means::Means;
+use crate::shared::probing;
+
+/// How long an engine may take for one answer. Making a container on a busy machine takes seconds.
+const PATIENCE: u64 = 120;
+/// How long it may take to say who it is.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// A connection to an engine.
+pub(super) struct Engine {
+    runtime: Runtime,
+    docker: Docker,
+    flavor: Flavor,
+    pub(super) endpoint: Endpoint,
+    pub(super) facts: Facts,
+}
+
+/// What an engine says of itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    pub(super) version: String,
+    pub(super) api: String,
+    /// Whether it runs as a person.
+    pub(super) rootless: bool,
+    /// Whether it gives containers other users than those of the machine.
+    pub(super) remaps: bool,
+    /// Those of its control groups that bound something.
+    pub(super) memory: bool,
+    pub(super) cpus: bool,
+    pub(super) pids: bool,
+    /// `1` or `2`.
+    pub(super) cgroups: String,
+}
+
+impl Facts {
+    /// By what something is bounded: by the engine, or else by the gate. The person's own number inside has its own user
+    /// namespace with a rootless engine, so its processes can be counted there.
+    pub(super) fn means(&self, controller: Controller) -> Option<Means> {
+        let version = if self.cgroups == "1" { Version::V1 } else { Version::V2 };
+        let (engine, gate) = match controller {
+            Controller::Memory => (self.memory, Some(Means::Watchdog)),
+            Controller::Cpu => (self.cpus, Some(Means::Affinity)),
+            Controller::Pids => {
+                let counted = self.rootless && probing::kernel_is_at_least(5, 14);
+                (self.pids, counted.then_some(Means::UserLimit))
+            }
+        };
+        if engine { Some(Means::Group(version)) } else { gate }
+    }
+}
+
+impl Engine {
+    /// Connects, and asks who answers.
+    pub(super) fn connect(flavor: Flavor, endpoint: Endpoint) -> Result<Self, Failure> {
+        let down = |why: String| Failure::new(FailureClass::DaemonDown, why).with_remedy(flavor.remedy);
+        reachable(&endpoint.socket).map_err(|error| {
+            let message =
+                format!("{} does not answer on {}: {error}", flavor.name, endpoint.socket.display());
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => Failure::new(FailureClass::DaemonDown, message)
+                    .with_remedy("join the group that may use the socket, or use a rootless engine"),
+                _ => down(message),
+            }
+        })?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| down(error.to_string()))?;
+        let socket = endpoint.socket.display().to_string();
+        let asked = runtime.block_on(async {
+            let greet = async {
+                let docker = Docker::connect_with_unix(&socket, PATIENCE, bollard::API_DEFAULT_VERSION)?;
+                let docker = docker.negotiate_version().await?;
+                let info = docker.info().await?;
+                Ok::<_, Error>((docker, info))
+            };
+            tokio::time::timeout(GREETING, greet).await
+        });
+        let (docker, info) = match asked {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(classify(&error, flavor, None)),
+            Err(_) => return Err(down(format!("{} is silent on {socket}", flavor.name))),
+        };
+        let options = info.security_options.unwrap_or_default();
+        let has = |name: &str| options.iter().any(|option| option.split(',').any(|part| part == name));
+        let cgroups = info.cgroup_version.map(|version| version.to_string()).unwrap_or_default();
+        let owner = std::fs::metadata(&endpoint.socket).map_or(0, |data| data.uid());
+        let rootless = owner != 0 || has("name=rootless");
+        let can = |controller: &str, says: Option<bool>| {
+            says.unwrap_or_default() && (!rootless || delegated(owner, controller))
+        };
+        let facts = Facts {
+            version: info.server_version.unwrap_or_default(),
+            api: docker.client_version().to_string(),
+            rootless,
+            remaps: has("name=userns"),
+            memory: can("memory", info.memory_limit),
+            cpus: can("cpu", info.cpu_cfs_quota),
+            pids: can("pids", info.pids_limit),
+            cgroups,
+        };
+        Ok(Self { runtime, docker, flavor, endpoint, facts })
+    }
+
+    fn ask<T>(
+        &self,
+        what: impl Future<Output = Result<T, Error>>,
+        image: Option<&str>,
+    ) -> Result<T, Failure> {
+        self.runtime.block_on(what).map_err(|error| classify(&error, self.flavor, image))
+    }
+
+    /// What an image is.
+    pub(super) fn image(&self, name: &str) -> Result<ImageInspect, Failure> {
+        let asked = self.ask(self.docker.inspect_image(name), Some(name));
+        match asked {
+            // One engine puts what was built here under a host of its own.
+            Err(Failure { class: FailureClass::ImageMissing, .. }) => {
+                let local = self.ask(self.docker.inspect_image(&format!("localhost/{name}")), None);
+                local.or(asked)
+            }
+            asked => asked,
+        }
+    }
+
+    /// Makes a container and starts it.
+    pub(super) fn start(&self, name: &str, body: ContainerCreateBody) -> Result<(), Failure> {
+        let image = body.image.clone();
+        let options = CreateContainerOptionsBuilder::default().name(name).build();
+        self.ask(self.docker.create_container(Some(options), body), image.as_deref())?;
+        self.ask(self.docker.start_container(name, None::<StartContainerOptions>), image.as_deref())
+    }
+
+    /// How a container is; `None` if there is none of this name.
+    pub(super) fn state(&self, name: &str) -> Result<Option<ContainerState>, Failure> {
+        match self.runtime.block_on(self.docker.inspect_container(name, None::<InspectContainerOptions>)) {
+            Ok(found) => Ok(Some(found.state.unwrap_or_default())),
+            Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
+            Err(error) => Err(classify(&error, self.flavor, None)),
+        }
+    }
+
+    /// Waits until a container has ended, or so long.
+    pub(super) fn wait_for_end(&self, name: &str, patience: Duration) {
+        let mut ends = std::pin::pin!(self.docker.wait_container(name, None::<WaitContainerOptions>));
+        let _ = self.runtime.block_on(async { tokio::time::timeout(patience, ends.next()).await });
+    }
+
+    /// Ends a container and takes it away. One that is not there is as good.
+    pub(super) fn remove(&self, name: &str) -> Result<(), Failure> {
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        match self.runtime.block_on(self.docker.remove_container(name, Some(options))) {
+            Ok(()) | Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
+            // Somebody else is doing it.
+            Err(Error::DockerResponseServerError { status_code: 409, message })
+                if message.contains("already in progress") =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(classify(&error, self.flavor, None)),
+        }
+    }
+}
+
+/// Whether systemd lets a person's own engine use a controller. Engines claim it whether or not.
+fn delegated(user: u32, controller: &str) -> bool {
+    let file = format!("/sys/fs/cgroup/user.slice/user-{user}.slice/user@{user}.service/cgroup.controllers");
+    let controllers = std::fs::read_to_string(file).unwrap_or_default();
+    controllers.split_whitespace().any(|name| name == controller)
+}
+
+/// Whether anybody listens there, told apart from whether one may speak to it.
+fn reachable(socket: &Path) -> io::Result<()> {
+    std::os::unix::net::UnixStream::connect(socket).map(drop)
+}
+
+/// What an engine's answer means. The number decides where there is one; words only where the number says too little.
+fn classify(error: &Error, flavor: Flavor, image: Option<&str>) -> Failure {
+    match error {
+        Error::DockerResponseServerError { status_code, message } => {
+            of_answer(*status_code, message.trim(), flavor, image)
+        }
+        Error::RequestTimeoutError => {
+            Failure::new(FailureClass::DaemonDown, format!("{} did not answer in time", flavor.name))
+                .with_remedy(flavor.remedy)
+        }
+        Error::IOError { .. } | Error::HyperResponseError { .. } | Error::SocketNotFoundError(_) => {
+            Failure::new(FailureClass::DaemonDown, format!("{} was lost: {error}", flavor.name))
+                .with_remedy(flavor.remedy)
+        }
+        _ => Failure::new(FailureClass::Unknown, format!("{} answered strangely: {error}", flavor.name)),
+    }
+}
+
+fn of_answer(status: u16, message: &str, flavor: Flavor, image: Option<&str>) -> Failure {
+    let words = message.to_ascii_lowercase();
+    let says = |any: &[&str]| any.iter().any(|part| words.contains(part));
+    let image = image.unwrap_or("the image");
+    let name = flavor.name;
+    if says(&["invalid reference format", "invalid image name", "unknown transport", "must be lowercase"]) {
+        return Failure::new(
+            FailureClass::Refused,
+            format!("{name} does not take `{image}` as a name of an image"),
+        )
+        .with_remedy(format!("set `sandbox.{}.image`", flavor.mode));
+    }
+    if says(&[
+        "no such image",
+        "pull access denied",
+        "manifest unknown",
+        "image not known",
+        "unable to find image",
+    ]) {
+        return Failure::new(FailureClass::ImageMissing, format!("the image `{image}` is not there"))
+            .with_remedy(format!(
+                "build it with `ringfence sandbox build-image --mode {}`, or set `sandbox.{}.image`",
+                flavor.mode, flavor.mode
+            ));
+    }
+    if says(&["executable file not found", "no such file or directory: unknown", "exec format error"]) {
+        return Failure::new(FailureClass::CliMissing, format!("{name} cannot start the gate: {message}"));
+    }
+    if says(&[
+        "cannot connect to the docker daemon",
+        "permission denied while trying to connect",
+        "daemon is not running",
+    ]) {
+        return Failure::new(FailureClass::DaemonDown, format!("{name} is down: {message}"))
+            .with_remedy(flavor.remedy);
+    }
+    let class = match status {
+        401 | 403 => FailureClass::Refused,
+        400 => FailureClass::Refused,
+        502..=504 => FailureClass::DaemonDown,
+        _ => FailureClass::Unknown,
+    };
+    Failure::new(class, format!("{name} said no ({status}): {message}"))
+}

@@ -1,0 +1,48 @@
+//! Is the engine here, and what is missing?
+
+use ringfence_core::backend::Finding;
+use ringfence_core::config::Settings;
+use ringfence_linux::Controller;
+
+use super::driver::connect;
+use super::{Config, Flavor, image};
+use crate::Surroundings;
+
+pub(crate) fn probe(flavor: Flavor, around: &Surroundings, settings: &Settings) -> Vec<Finding> {
+    let engine = match connect(flavor, around) {
+        Ok(engine) => engine,
+        Err(failure) => {
+            let remedy = failure.remedy.unwrap_or_else(|| flavor.remedy.to_owned());
+            return vec![Finding::absent("engine", failure.message, remedy)];
+        }
+    };
+    let facts = &engine.facts;
+    let rootless = if facts.rootless { ", rootless" } else { "" };
+    let answers = format!(
+        "{} {} (API {}, cgroup v{}{rootless}) on {} ({})",
+        flavor.name,
+        facts.version,
+        facts.api,
+        facts.cgroups,
+        engine.endpoint.socket.display(),
+        engine.endpoint.source
+    );
+    let mut findings = vec![Finding::ok("engine", answers)];
+    let bounds = [("memory", Controller::Memory), ("cpus", Controller::Cpu), ("processes", Controller::Pids)];
+    let by = bounds.map(|(name, controller)| match facts.means(controller) {
+        Some(means) => format!("{name} by {}", means.describe()),
+        None => format!("{name} not at all"),
+    });
+    findings.push(Finding::ok("limits", by.join("; ")));
+    let config = Config::read(settings, flavor.mode);
+    let name = config.and_then(|config| image::read(&config.image));
+    let remedy = format!("set `sandbox.{}.image`", flavor.mode);
+    findings.push(match name {
+        Err(why) => Finding::absent("image", why, remedy),
+        Ok(name) => match engine.image(&name.name) {
+            Ok(_) => Finding::ok("image", name.notice.unwrap_or(name.name)),
+            Err(failure) => Finding::absent("image", failure.message, failure.remedy.unwrap_or(remedy)),
+        },
+    });
+    findings
+}

@@ -1,0 +1,145 @@
+//! What the host keeps for one container while it lasts: the socket of its gate, texts that it sees, and what to take
+//! away if everything is killed.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::ids::RunId;
+use ringfence_linux::{Placeholder, StandIns};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// The argument that makes our binary the gate.
+pub(super) const GATE_ARGUMENT: &str = "__gate";
+/// Where all rooms are, in the state directory.
+const ROOMS: &str = "containers";
+const NOTE: &str = "note.json";
+
+/// What has to be taken away when a run is over, for whoever does it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// The name of the container.
+    pub(super) container: String,
+    /// The engine's socket.
+    pub(super) engine: PathBuf,
+    /// Whose lock guards the stand-ins.
+    pub(super) workspace: PathBuf,
+    pub(super) placeholders: Vec<Placeholder>,
+}
+
+/// The directory of one container. It is locked as long as its run lives, and goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct Room {
+    directory: PathBuf,
+    lock: Option<File>,
+    /// Whether the container could not be taken away, so that somebody else has to.
+    kept: bool,
+}
+
+impl Room {
+    pub(super) fn new(state: &Path, run: &RunId) -> io::Result<Self> {
+        let directory = state.join(ROOMS).join(run.as_str());
+        fs::create_dir_all(state.join(ROOMS))?;
+        fs::DirBuilder::new().mode(0o700).create(&directory)?;
+        let lock = File::open(&directory)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { directory, lock: Some(lock), kept: false })
+    }
+
+    /// Those that nobody lives in any more.
+    pub(super) fn abandoned(state: &Path) -> Vec<(Self, Option<Note>)> {
+        let entries = fs::read_dir(state.join(ROOMS)).into_iter().flatten().flatten();
+        let abandoned = entries.filter_map(|entry| {
+            let directory = entry.path();
+            let lock = File::open(&directory).ok()?;
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+            let note = fs::read(directory.join(NOTE)).ok();
+            let note = note.and_then(|text| serde_json::from_slice(&text).ok());
+            Some((Self { directory, lock: Some(lock), kept: true }, note))
+        });
+        abandoned.collect()
+    }
+
+    /// Writes down what has to be taken away, before it is there.
+    pub(super) fn note(&self, note: &Note) -> io::Result<()> {
+        self.write(&self.directory.join(NOTE), 0o600, &serde_json::to_string(note)?)
+    }
+
+    /// Leaves the room as it is, for the next who looks for abandoned ones.
+    pub(super) fn keep(&mut self) {
+        self.kept = true;
+    }
+
+    /// Nothing of it is needed any more.
+    pub(super) fn give_up(&mut self) {
+        self.kept = false;
+    }
+
+    /// Where the gate reaches the host. Whoever is a user inside may: outside nobody else comes into the room.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.directory.join("gate.sock")
+    }
+
+    pub(super) fn listen(&self) -> io::Result<UnixListener> {
+        // By the descriptor of the directory: the kernel takes only short paths.
+        let lock = self.lock.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let listener = UnixListener::bind(format!("/proc/self/fd/{}/gate.sock", lock.as_raw_fd()))?;
+        fs::set_permissions(self.socket(), Permissions::from_mode(0o666))?;
+        Ok(listener)
+    }
+
+    /// A text over a file of the image.
+    pub(super) fn file(&self, index: usize) -> PathBuf {
+        self.directory.join(format!("file-{index}"))
+    }
+
+    /// A text over a file of the workspace.
+    pub(super) fn text(&self, index: usize) -> PathBuf {
+        self.directory.join(format!("text-{index}"))
+    }
+
+    /// Nothing, for what must not be seen.
+    pub(super) fn nothing(&self, directory: bool) -> PathBuf {
+        self.directory.join(if directory { "no-directory" } else { "no-file" })
+    }
+
+    /// Makes all that is mounted from here.
+    pub(super) fn furnish(&self, over: &[String], texts: &[String]) -> io::Result<()> {
+        for (index, text) in over.iter().enumerate() {
+            self.write(&self.file(index), 0o444, text)?;
+        }
+        for (index, text) in texts.iter().enumerate() {
+            self.write(&self.text(index), 0o444, text)?;
+        }
+        self.write(&self.nothing(false), 0, "")?;
+        fs::DirBuilder::new().mode(0o000).create(self.nothing(true))
+    }
+
+    fn write(&self, path: &Path, mode: u32, text: &str) -> io::Result<()> {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+        file.write_all(text.as_bytes())?;
+        // Whatever the mask of this process takes away.
+        file.set_permissions(Permissions::from_mode(mode))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+}
+
+impl Note {
+    /// Takes away what stands in the workspace, unless another run stands on it.
+    pub(super) fn clear_workspace(&self, state: &Path) {
+        if let Ok(mut stand_ins) = StandIns::share(&self.workspace, &state.join("stand-ins")) {
+            stand_ins.answer_for(self.placeholders.clone());
+        }
+    }
+}
