@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use crate::reading::{LastWords, at, mentions, no_result, notice, number_at, plain, text_at};
 use crate::{
-    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt,
+    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Package, Reader,
+    checked_prompt,
 };
 
 pub(crate) struct Claude;
@@ -39,6 +40,14 @@ const FACTS: Facts = Facts {
         providers: &["anthropic", "claude"],
         remedy: "run `claude /login`, or set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
     },
+    package: Some(Package {
+        name: "@anthropic-ai/claude-code",
+        version: "2.1.197",
+        programs: &[
+            ("x86_64", "@anthropic-ai/claude-code-linux-x64/claude"),
+            ("aarch64", "@anthropic-ai/claude-code-linux-arm64/claude"),
+        ],
+    }),
 };
 
 impl AgentCli for Claude {

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::reading::{LastWords, at, mentions, no_result, notice, number_at, plain, status_in, text_at};
 use crate::{
-    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt,
+    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Package, Reader,
+    checked_prompt,
 };
 
 pub(crate) struct Codex;
@@ -29,6 +30,14 @@ const FACTS: Facts = Facts {
         providers: &["openai", "chatgpt"],
         remedy: "run `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY",
     },
+    package: Some(Package {
+        name: "@openai/codex",
+        version: "0.166.0",
+        programs: &[
+            ("x86_64", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"),
+            ("aarch64", "@openai/codex-linux-arm64/vendor/aarch64-unknown-linux-musl/bin/codex"),
+        ],
+    }),
 };
 
 impl AgentCli for Codex {

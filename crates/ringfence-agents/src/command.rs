@@ -21,6 +21,7 @@ const FACTS: Facts = Facts {
     hosts: &[],
     env: &[],
     login: Login::NONE,
+    package: None,
 };
 
 impl AgentCli for Command {

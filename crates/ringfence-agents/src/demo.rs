@@ -37,6 +37,7 @@ const FACTS: Facts = Facts {
     hosts: &[],
     env: &[BAIT_FILE, BAIT_PORT],
     login: Login::NONE,
+    package: None,
 };
 
 impl AgentCli for Demo {

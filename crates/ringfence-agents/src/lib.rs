@@ -45,6 +45,26 @@ pub struct Facts {
     pub env: &'static [&'static str],
     /// Where its credentials come from.
     pub login: Login,
+    /// What images are made with.
+    pub package: Option<Package>,
+}
+
+/// The npm package of an agent CLI. Images take the program itself out of it: no script of a package is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Package {
+    /// Its name.
+    pub name: &'static str,
+    /// The version that is known to work.
+    pub version: &'static str,
+    /// Where the program is below `node_modules`, for each processor.
+    pub programs: &'static [(&'static str, &'static str)],
+}
+
+impl Package {
+    /// Where the program is for a processor, in the words of Rust.
+    pub fn program(&self, processor: &str) -> Option<&'static str> {
+        self.programs.iter().find(|(name, _)| *name == processor).map(|(_, path)| *path)
+    }
 }
 
 /// Where an agent CLI's credentials come from.

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::reading::{LastWords, at, mentions, no_result, number_at, plain, text_at};
 use crate::{
-    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader, checked_prompt,
+    AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Package, Reader,
+    checked_prompt,
 };
 
 pub(crate) struct Opencode;
@@ -41,6 +42,15 @@ const FACTS: Facts = Facts {
         providers: &["opencode"],
         remedy: "run `opencode auth login`, or set the provider's key",
     },
+    package: Some(Package {
+        name: "opencode-ai",
+        version: "1.18.33",
+        // The one that runs on older processors too.
+        programs: &[
+            ("x86_64", "opencode-linux-x64-baseline/bin/opencode"),
+            ("aarch64", "opencode-linux-arm64/bin/opencode"),
+        ],
+    }),
 };
 
 impl AgentCli for Opencode {

@@ -9,6 +9,7 @@ pub mod fake;
 mod fly;
 pub mod host;
 mod incus;
+pub mod keeper;
 mod kubernetes;
 mod microvm;
 mod native;
@@ -18,8 +19,10 @@ mod shared;
 
 use ringfence_core::backend::{Backend, Finding};
 use ringfence_core::config::{Key, Keys, Settings};
+use ringfence_core::failure::Failure;
 use ringfence_core::mode::Mode;
 
+use keeper::Keeper;
 pub use shared::surroundings::{GateProgram, Surroundings};
 
 /// The variables that backends look at to find services of this machine.
@@ -37,12 +40,17 @@ pub struct Entry {
     pub keys: &'static [Key],
     /// Is it here, which version, what is missing.
     pub probe: fn(&Surroundings, &Settings) -> Vec<Finding>,
+    /// The engine behind it, where it keeps images and containers.
+    pub keeper: Option<MakeKeeper>,
     /// The code that runs agents in it; a mode without it can be looked at and is refused.
     pub backend: Option<MakeBackend>,
 }
 
 /// Makes the backend of a mode.
 pub type MakeBackend = fn(&Surroundings, &Settings) -> Box<dyn Backend>;
+
+/// Reaches the engine of a mode.
+pub type MakeKeeper = fn(&Surroundings) -> Result<Box<dyn Keeper>, Failure>;
 
 /// All modes, in the order of [`Mode::ALL`].
 pub const ALL: [&Entry; 10] = [

@@ -31,6 +31,15 @@ pub(crate) fn advise(error: impl Into<anyhow::Error>, remedy: impl Into<String>)
     anyhow::Error::new(Advised { error: error.into(), remedy: remedy.into() })
 }
 
+/// A failure of a mode as an error.
+pub(crate) fn failed(failure: Failure) -> anyhow::Error {
+    let error = anyhow::anyhow!(failure.message);
+    match failure.remedy {
+        Some(remedy) => advise(error, remedy),
+        None => error,
+    }
+}
+
 /// An error as the failure of a run that was not started.
 pub(crate) fn as_failure(error: &anyhow::Error) -> Failure {
     match error.downcast_ref::<Advised>() {

@@ -15,5 +15,6 @@ pub(crate) const ENTRY: Entry = Entry {
     needs: "macOS 26 on Apple silicon, a container runtime command",
     keys: config::KEYS,
     probe: probe::probe,
+    keeper: None,
     backend: None,
 };

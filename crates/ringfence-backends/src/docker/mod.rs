@@ -10,7 +10,7 @@ mod endpoint;
 use ringfence_core::mode::Mode;
 
 use crate::Entry;
-use crate::shared::container::{Config, Containers, Flavor, probe};
+use crate::shared::container::{Config, Containers, Flavor, keeper, probe};
 
 const FLAVOR: Flavor = Flavor {
     mode: Mode::Docker,
@@ -28,6 +28,7 @@ pub(crate) const ENTRY: Entry = Entry {
     needs: "a Docker engine",
     keys: config::KEYS,
     probe: |around, settings| probe(FLAVOR, around, settings),
+    keeper: Some(|around| keeper(FLAVOR, around)),
     backend: Some(|around, settings| {
         Box::new(Containers::new(FLAVOR, around.clone(), Config::read(settings, Mode::Docker)))
     }),

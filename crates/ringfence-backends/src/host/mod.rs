@@ -20,5 +20,6 @@ pub(crate) const ENTRY: Entry = Entry {
     needs: "nothing",
     keys: &[],
     probe: probe::probe,
+    keeper: None,
     backend: Some(|around, _| Box::new(Host::new(around.gate.clone()))),
 };

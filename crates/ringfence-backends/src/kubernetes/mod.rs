@@ -14,5 +14,6 @@ pub(crate) const ENTRY: Entry = Entry {
     needs: "a kubeconfig",
     keys: &[],
     probe: probe::probe,
+    keeper: None,
     backend: None,
 };

@@ -14,5 +14,6 @@ pub(crate) const ENTRY: Entry = Entry {
     needs: "QEMU; KVM where the processor has it",
     keys: &[],
     probe: probe::probe,
+    keeper: None,
     backend: None,
 };

@@ -23,5 +23,6 @@ pub(crate) const ENTRY: Entry = Entry {
     needs: "Linux 5.13 or newer with user namespaces (without them, for policies that Landlock alone can keep: 6.12)",
     keys: &[],
     probe: probe::probe,
+    keeper: None,
     backend: Some(|around, _| Box::new(driver::Native::new(around.clone()))),
 };

@@ -9,7 +9,7 @@ mod endpoint;
 use ringfence_core::mode::Mode;
 
 use crate::Entry;
-use crate::shared::container::{Config, Containers, Flavor, probe};
+use crate::shared::container::{Config, Containers, Flavor, keeper, probe};
 
 const FLAVOR: Flavor = Flavor {
     mode: Mode::Podman,
@@ -27,6 +27,7 @@ pub(crate) const ENTRY: Entry = Entry {
     needs: "Podman",
     keys: config::KEYS,
     probe: |around, settings| probe(FLAVOR, around, settings),
+    keeper: Some(|around| keeper(FLAVOR, around)),
     backend: Some(|around, settings| {
         Box::new(Containers::new(FLAVOR, around.clone(), Config::read(settings, Mode::Podman)))
     }),

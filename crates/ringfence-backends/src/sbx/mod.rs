@@ -14,5 +14,6 @@ pub(crate) const ENTRY: Entry = Entry {
     needs: "Docker Desktop with sandboxes, or `sbx`",
     keys: &[],
     probe: probe::probe,
+    keeper: None,
     backend: None,
 };

@@ -3,27 +3,18 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Color, Style};
-use anyhow::{Context, anyhow, bail};
+use anyhow::Context;
 use ringfence_agents::AgentCli;
-use ringfence_core::backend::{Exit, ExitStatus, Finding, FindingState, Happening};
+use ringfence_core::backend::{Finding, FindingState};
 use ringfence_core::config::{AgentSettings, Settings};
-use ringfence_core::event::Stream;
 use ringfence_core::mode::Mode;
-use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
-use ringfence_core::plan::{Request, Stdin, resolve};
-use ringfence_core::policy::Preset;
 use serde::Serialize;
 
+use super::version;
 use crate::installation::Installation;
 use crate::terminal;
-
-/// The slowest agent CLI takes a second to tell its version, on a quiet machine.
-const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
-/// No version is longer.
-const LONGEST_VERSION: usize = 4096;
 
 #[derive(Serialize)]
 struct Report {
@@ -115,46 +106,13 @@ fn login(cli: &dyn AgentCli, installation: &Installation) -> Finding {
     }
 }
 
-/// Asks a program for its version as a run without a boundary, so that one that hangs or spawns is ended whole.
+/// Asks a program for its version without a boundary.
 fn version(program: &Path, installation: &Installation, settings: &Settings) -> anyhow::Result<String> {
     let entry = ringfence_backends::ALL.iter().find(|entry| !entry.mode.isolates());
-    let (mode, make) =
-        entry.and_then(|entry| Some((entry.mode, entry.backend?))).context("no mode to run it in")?;
+    let make = entry.and_then(|entry| entry.backend).context("no mode to run it in")?;
     let backend = make(&installation.surroundings(), settings);
-    let request = Request {
-        run: "doctor".parse()?,
-        mode,
-        policy: Preset::default_of(mode).policy(),
-        argv: vec![program.display().to_string(), "--version".into()],
-        env: installation.env.clone(),
-        workspace: PathMapping::new(PathMappingMode::SamePath, HostPath::new(&installation.home)?),
-        layer: None,
-        stdin: Stdin::Empty,
-        needed_hosts: Vec::new(),
-        door: None,
-        files: Vec::new(),
-    };
-    let plan = resolve(request, &backend.capabilities())?;
-    let mut sandbox = backend.launch(&plan)?;
-    let deadline = Instant::now() + VERSION_TIMEOUT;
-    let mut text = Vec::new();
-    loop {
-        match sandbox.next(deadline).map_err(|failure| anyhow!(failure.message))? {
-            Happening::Output(Stream::Stdout, bytes) if text.len() < LONGEST_VERSION => text.extend(bytes),
-            Happening::Output(..) if Instant::now() < deadline => {}
-            Happening::Ended(Exit { status: ExitStatus::Code(0), .. }) => break,
-            Happening::Ended(Exit { status, .. }) => bail!("`--version` ended with {status:?}"),
-            Happening::Output(..) | Happening::Nothing => {
-                bail!("`--version` did not answer in {} s", VERSION_TIMEOUT.as_secs())
-            }
-        }
-    }
-    let text = String::from_utf8_lossy(&text);
-    text.lines()
-        .next()
-        .map(|line| line.trim().to_owned())
-        .filter(|line| !line.is_empty())
-        .context("it says nothing")
+    let program = program.display().to_string();
+    version::ask(&*backend, &program, installation.env.clone(), &installation.home)
 }
 
 fn print(report: &Report, broken: usize) {

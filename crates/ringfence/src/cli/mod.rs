@@ -1,12 +1,14 @@
 //! The command line: one file a verb. A verb sees resolved settings only.
 
 mod bait;
+mod build_image;
 mod completions;
 mod config;
 mod demo;
 mod doctor;
 mod exec;
 mod job;
+mod kept;
 mod layer;
 mod options;
 mod policy;
@@ -17,6 +19,7 @@ mod sandbox;
 mod shell;
 mod token;
 mod usage;
+mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

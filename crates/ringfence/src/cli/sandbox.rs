@@ -8,7 +8,7 @@ use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::policy::Preset;
 
 use super::options::mode_parser;
-use super::{config as config_verb, doctor};
+use super::{build_image, config as config_verb, doctor, kept};
 use crate::installation::Installation;
 use crate::terminal;
 
@@ -33,6 +33,15 @@ pub(crate) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    BuildImage(build_image::Args),
+    /// List the sandboxes that are there, with those that nobody waits for
+    List {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take sandboxes away, running or not
+    Rm(kept::Which),
 }
 
 pub(crate) fn sandbox(verb: &Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
@@ -40,6 +49,9 @@ pub(crate) fn sandbox(verb: &Verb, installation: &Installation) -> anyhow::Resul
         Verb::Show { json } => show(installation, *json),
         Verb::Set { mode } => set(installation, *mode),
         Verb::Doctor { json } => doctor::doctor(installation, *json),
+        Verb::BuildImage(args) => build_image::build_image(args, installation),
+        Verb::List { json } => kept::list(installation, *json),
+        Verb::Rm(which) => kept::remove(installation, which),
     }
 }
 

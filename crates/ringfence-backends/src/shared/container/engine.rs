@@ -1,19 +1,22 @@
 //! The engine's API, and its complaints as classes.
 
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use bollard::Docker;
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, ContainerState, ImageInspect};
+use bollard::models::{ContainerCreateBody, ContainerState, ContainerSummary, ImageInspect};
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, InspectContainerOptions, RemoveContainerOptionsBuilder,
+    BuildImageOptionsBuilder, CreateContainerOptionsBuilder, CreateImageOptionsBuilder,
+    InspectContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
     StartContainerOptions, WaitContainerOptions,
 };
-use futures_util::StreamExt;
+use bollard::{Docker, body_full, body_try_stream};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_linux::{Controller, Version};
 use tokio::runtime::Runtime;
@@ -26,6 +29,9 @@ use crate::shared::probing;
 const PATIENCE: u64 = 120;
 /// How long it may take to say who it is.
 const GREETING: Duration = Duration::from_secs(10);
+
+/// How long making an image may take.
+const LONG_WORK: Duration = Duration::from_secs(3600);
 
 /// A connection to an engine.
 pub(super) struct Engine {
@@ -165,6 +171,51 @@ impl Engine {
         let _ = self.runtime.block_on(async { tokio::time::timeout(patience, ends.next()).await });
     }
 
+    /// Makes an image of a root file system. Its number.
+    pub(super) fn import(&self, archive: Box<dyn Read + Send>, image: &str) -> Result<String, Failure> {
+        let (repo, tag) = match image.rsplit_once(':') {
+            Some((repo, tag)) if !tag.contains('/') => (repo, tag),
+            _ => (image, "latest"),
+        };
+        let options = CreateImageOptionsBuilder::default().from_src("-").repo(repo).tag(tag).build();
+        let docker = self.docker.clone().with_timeout(LONG_WORK);
+        let told = docker.create_image(Some(options), Some(body_try_stream(chunks(archive))), None);
+        self.ask(told.try_for_each(async |_| Ok(())), Some(image))?;
+        Ok(self.image(image)?.id.unwrap_or_default().trim_start_matches("sha256:").to_owned())
+    }
+
+    /// Builds an image.
+    pub(super) fn build(
+        &self,
+        context: Vec<u8>,
+        image: &str,
+        arguments: &BTreeMap<String, String>,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<(), Failure> {
+        let arguments: HashMap<String, String> =
+            arguments.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let options = BuildImageOptionsBuilder::default().t(image).rm(true).forcerm(true);
+        let options = options.buildargs(&arguments).build();
+        let docker = self.docker.clone().with_timeout(LONG_WORK);
+        let told = docker.build_image(options, None, Some(body_full(context.into())));
+        let mut told = std::pin::pin!(told);
+        let follow = async {
+            while let Some(info) = told.try_next().await? {
+                let line = info.stream.or(info.status).unwrap_or_default();
+                line.lines().filter(|line| !line.trim().is_empty()).for_each(&mut *tell);
+            }
+            Ok(())
+        };
+        self.ask(follow, Some(image))
+    }
+
+    /// The containers that have this label, running or not.
+    pub(super) fn containers(&self, label: &str) -> Result<Vec<ContainerSummary>, Failure> {
+        let filters = HashMap::from([("label", vec![label])]);
+        let options = ListContainersOptionsBuilder::default().all(true).size(true).filters(&filters).build();
+        self.ask(self.docker.list_containers(Some(options)), None)
+    }
+
     /// Ends a container and takes it away. One that is not there is as good.
     pub(super) fn remove(&self, name: &str) -> Result<(), Failure> {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
@@ -179,6 +230,22 @@ impl Engine {
             Err(error) => Err(classify(&error, self.flavor, None)),
         }
     }
+}
+
+/// A reader in pieces.
+fn chunks(mut reader: Box<dyn Read + Send>) -> impl Stream<Item = io::Result<Bytes>> {
+    let next = move || {
+        let mut buffer = vec![0; 256 << 10];
+        match reader.read(&mut buffer) {
+            Ok(0) => None,
+            Ok(count) => {
+                buffer.truncate(count);
+                Some(Ok(buffer.into()))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    };
+    futures_util::stream::iter(std::iter::from_fn(next))
 }
 
 /// Whether systemd lets a person's own engine use a controller. Engines claim it whether or not.

@@ -10,6 +10,7 @@ mod config;
 mod driver;
 mod engine;
 mod image;
+mod keeper;
 mod plan;
 mod probe;
 mod room;
@@ -22,6 +23,7 @@ use crate::Surroundings;
 
 pub(crate) use config::Config;
 pub(crate) use driver::Containers;
+pub(crate) use keeper::keeper;
 pub(crate) use probe::probe;
 
 /// What one engine has of its own.

@@ -64,6 +64,16 @@ impl Room {
         abandoned.collect()
     }
 
+    /// The runs that have a room and live in it.
+    pub(super) fn living(state: &Path) -> Vec<String> {
+        let entries = fs::read_dir(state.join(ROOMS)).into_iter().flatten().flatten();
+        let living = entries.filter(|entry| {
+            let lock = File::open(entry.path());
+            lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err())
+        });
+        living.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
     /// Writes down what has to be taken away, before it is there.
     pub(super) fn note(&self, note: &Note) -> io::Result<()> {
         self.write(&self.directory.join(NOTE), 0o600, &serde_json::to_string(note)?)
