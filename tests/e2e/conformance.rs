@@ -3,17 +3,31 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ringfence_backends::{GateProgram, Surroundings, settings_keys};
 use ringfence_core::backend::{Backend, Exit, ExitStatus, Happening, LaunchError, Sandbox, Stop};
 use ringfence_core::config::{Layers, Settings};
 use ringfence_core::event::Stream;
+use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::{Plan, Request, Stdin, resolve};
 use ringfence_core::policy::Preset;
 
+use crate::engines::engine;
 use crate::support::{BINARY, wait_for};
+
+/// The variable that says where a mode's engine is.
+fn variable_of(mode: Mode) -> &'static str {
+    if mode == Mode::Docker { "DOCKER_HOST" } else { "CONTAINER_HOST" }
+}
+
+/// No two runs have the same name.
+fn next() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
 
 struct Subject {
     backend: Box<dyn Backend>,
@@ -30,11 +44,16 @@ fn subjects() -> Vec<Subject> {
         home: "/".into(),
         state: std::env::temp_dir().join("ringfence-conformance"),
         runtime: None,
-        services: BTreeMap::new(),
+        services: ["docker", "podman"].into_iter().filter_map(engine).map(|one| one.variable()).collect(),
         gate: GateProgram { program: BINARY.into(), args: vec!["__gate".into()], ready: Arc::default() },
     };
-    let made = ringfence_backends::ALL.iter().filter_map(|entry| entry.backend);
-    made.map(|make| Subject { backend: make(&around, &settings()), workspace: tempfile::tempdir().unwrap() })
+    let has_engine = |mode: Mode| around.services.keys().any(|name| name == variable_of(mode));
+    let there = ringfence_backends::ALL
+        .iter()
+        .filter(|entry| entry.keeper.is_none() || has_engine(entry.mode))
+        .filter_map(|entry| entry.backend);
+    there
+        .map(|make| Subject { backend: make(&around, &settings()), workspace: tempfile::tempdir().unwrap() })
         .collect()
 }
 
@@ -43,7 +62,7 @@ impl Subject {
         let mode = self.backend.mode();
         let mapping = if mode.isolates() { PathMappingMode::Mapped } else { PathMappingMode::SamePath };
         let request = Request {
-            run: "conformance".parse().unwrap(),
+            run: format!("conformance-{mode}-{}-{}", std::process::id(), next()).parse().unwrap(),
             mode,
             policy: Preset::default_of(mode).policy(),
             argv: argv.iter().map(ToString::to_string).collect(),

@@ -6,6 +6,8 @@
 
 mod command_line;
 mod conformance;
+mod containers;
+mod engines;
 mod escapes;
 mod fallback;
 mod findings;

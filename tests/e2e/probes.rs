@@ -87,5 +87,5 @@ fn a_promise_that_is_broken_is_an_error() {
         broken(&report).contains(&"reach a service of the host on 127.0.0.1"),
         "nobody promised a closed network"
     );
-    place.run(&["probe", "--mode", "docker"]).expect_code(125);
+    place.run(&["probe", "--mode", "sbx"]).expect_code(125);
 }

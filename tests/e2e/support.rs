@@ -14,6 +14,8 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ringfence");
 pub(crate) struct Place {
     directory: TempDir,
     env: BTreeMap<String, String>,
+    /// Who uses it, if not who tests.
+    user: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl Place {
             ("HOME".to_owned(), directory.path().join("home").display().to_string()),
             ("PATH".to_owned(), std::env::var("PATH").unwrap()),
         ]);
-        let place = Self { directory, env };
+        let place = Self { directory, env, user: None };
         fs::create_dir(place.home()).unwrap();
         fs::create_dir(place.work()).unwrap();
         place
@@ -69,8 +71,33 @@ impl Place {
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(BINARY);
+        let mut command = match self.user {
+            Some(user) => self.command_of(user),
+            None => Command::new(BINARY),
+        };
         command.args(args).env_clear().envs(&self.env).current_dir(self.work());
+        command
+    }
+
+    /// The same place, that belongs to somebody else.
+    pub(crate) fn of_user(self, user: u32) -> Self {
+        Self { user: Some(user), ..self }
+    }
+
+    /// The binary, started by somebody else, to whom everything here is given.
+    fn command_of(&self, user: u32) -> Command {
+        let user = user.to_string();
+        let binary = self.directory.path().join("ringfence");
+        if !binary.exists() {
+            fs::copy(BINARY, &binary).unwrap();
+        }
+        Command::new("chown")
+            .args(["-R", &format!("{user}:{user}")])
+            .arg(self.directory.path())
+            .status()
+            .unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).arg(binary);
         command
     }
 

@@ -1,8 +1,9 @@
-//! The project's own chores: `cargo xtask setup|tidy|gen|test|bench|fuzz|endure`.
+//! The project's own chores: `cargo xtask setup|engines|tidy|gen|test|bench|fuzz|endure`.
 #![allow(clippy::disallowed_macros, reason = "a chore may end when nobody reads")]
 
 mod bench;
 mod endure;
+mod engines;
 mod fuzz;
 mod generate;
 mod setup;
@@ -15,6 +16,8 @@ use std::process::ExitCode;
 const USAGE: &str = "cargo xtask COMMAND
 
   setup         install what the tests need and is missing
+  engines       start the container engines of the tests, which are this project's own
+  engines down  end them
   tidy          check the house rules: arrows between crates, module headers, names of modes, licences
   gen [--check] write what derives from the tables: schemas and reference pages
   test          setup, then every check and every test
@@ -28,6 +31,8 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args[..] {
         ["setup"] => setup::setup(),
+        ["engines"] => setup::setup().and_then(|()| engines::up()),
+        ["engines", "down"] => engines::down(),
         ["tidy"] => tidy::tidy(),
         ["gen"] => generate::write(),
         ["gen", "--check"] => generate::check(),

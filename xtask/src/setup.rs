@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::shell::{has, read, root, run};
 
 /// Programs and the Debian packages that bring them.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("node", "nodejs"),
     ("npm", "npm"),
     ("bash", "bash"),
@@ -18,6 +18,12 @@ const PROGRAMS: [(&str, &str); 8] = [
     ("python3", "python3"),
     ("curl", "curl"),
     ("git", "git"),
+    ("dockerd", "docker.io"),
+    ("docker", "docker.io"),
+    ("podman", "podman"),
+    ("runc", "runc"),
+    ("newuidmap", "uidmap"),
+    ("mmdebstrap", "mmdebstrap"),
 ];
 
 pub(crate) fn setup() -> anyhow::Result<()> {

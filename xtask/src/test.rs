@@ -1,7 +1,7 @@
 //! Everything that has to hold, in the order in which it is cheapest to find out.
 
 use crate::shell::run;
-use crate::{generate, setup, tidy};
+use crate::{engines, generate, setup, tidy};
 
 pub(crate) fn test() -> anyhow::Result<()> {
     run(&["cargo", "fmt", "--all", "--check"])?;
@@ -10,5 +10,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
     setup::setup()?;
     run(&["cargo", "clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     run(&["cargo", "test", "--workspace", "--doc", "--locked", "--quiet"])?;
-    run(&["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast"])
+    engines::up()?;
+    let tested = run(&["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast"]);
+    engines::down()?;
+    tested
 }

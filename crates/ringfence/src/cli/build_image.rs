@@ -36,7 +36,7 @@ const DOCKERFILE: &str = include_str!("../../../../images/Dockerfile");
 /// Build the image that agents run in, and try each agent CLI in it
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// For which mode; without it, the one in use
+    /// For which mode; without it, the one in use, or the first that has images
     #[arg(long, value_parser = mode_parser())]
     mode: Option<Mode>,
     /// Which agent CLIs; without it, all
@@ -60,7 +60,8 @@ struct Agent {
 pub(crate) fn build_image(args: &Args, installation: &Installation) -> anyhow::Result<ExitCode> {
     let mut settings = installation.layers()?.resolve()?;
     let in_use = Some(settings.sandbox.mode).filter(|mode| entry(*mode).keeper.is_some());
-    let mode = args.mode.or(in_use).unwrap_or(Mode::Docker);
+    let first = ringfence_backends::ALL.iter().find(|entry| entry.keeper.is_some()).map(|entry| entry.mode);
+    let mode = args.mode.or(in_use).or(first).context("no mode has images")?;
     let Some(make) = entry(mode).keeper else {
         return Err(advise(anyhow!("mode {mode} has no images"), "name another with `--mode`"));
     };

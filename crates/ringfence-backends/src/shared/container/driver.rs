@@ -324,10 +324,13 @@ impl Backend for Containers {
     }
 
     fn bound(&self, limits: &mut Limits) {
-        let Ok(config) = &self.config else { return };
-        limits.memory.get_or_insert(config.memory);
-        limits.cpus.get_or_insert(config.cpus);
-        limits.pids.get_or_insert(config.pids_limit);
+        let (Ok(config), Ok(engine)) = (&self.config, self.engine()) else { return };
+        // The sizes of the settings are for control groups: by other means they would be too small for what reserves
+        // memory that it never uses.
+        let Facts { memory, cpus, pids, .. } = engine.facts;
+        limits.memory = limits.memory.or(memory.then_some(config.memory));
+        limits.cpus = limits.cpus.or(cpus.then_some(config.cpus));
+        limits.pids = limits.pids.or(pids.then_some(config.pids_limit));
     }
 
     fn notices(&self) -> Vec<String> {
@@ -336,7 +339,14 @@ impl Backend for Containers {
             NetworkChoice::Gate => None,
             NetworkChoice::Named(name) => Some(format!("network `{name}`: what goes out is not enforced")),
         };
-        image.into_iter().chain(network).collect()
+        let unbound = self.engine().is_ok_and(|engine| !engine.facts.memory).then(|| {
+            format!(
+                "{} has no control groups here: memory, cpus and processes are bounded only where a policy or a flag \
+                 says so",
+                self.flavor.name
+            )
+        });
+        image.into_iter().chain(network).chain(unbound).collect()
     }
 
     fn versions(&self) -> Vec<(String, String)> {

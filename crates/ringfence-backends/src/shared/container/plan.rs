@@ -136,7 +136,8 @@ impl Parts<'_> {
         let User { uid, gid, .. } = self.user;
         let own = |mode: &str| match self.flavor.owned_memory {
             true => format!("{mode},uid={uid},gid={gid}"),
-            false => "0777".to_owned(),
+            // By its own words, and without what the image has there.
+            false => format!("{mode},notmpcopyup,U"),
         };
         PRIVATE
             .map(|place| {

@@ -140,6 +140,8 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         if !self.kept {
+            // Nobody may look into it, and it is empty.
+            let _ = fs::remove_dir(self.nothing(true));
             let _ = fs::remove_dir_all(&self.directory);
         }
     }

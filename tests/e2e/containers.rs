@@ -1,0 +1,255 @@
+//! Containers, in every engine that is here: of root, and of a person.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use scripted_model::{Front, Script, Server, Step};
+use serde_json::Value;
+
+use crate::engines::{Engine, engine, engines};
+use crate::support::{Place, wait_for};
+
+fn in_all(mut what: impl FnMut(&Engine, Place)) {
+    for engine in engines() {
+        what(&engine, engine.place(Place::new()));
+    }
+}
+
+#[test]
+fn files_of_the_workspace_belong_to_who_calls() {
+    in_all(|engine, place| {
+        let ran = engine.exec(&place, &[], "mkdir -p a/b && echo hi > a/b/c && id -u");
+        assert_eq!(ran.code(), 0, "{ran:?}");
+        let (made, workspace) =
+            (fs::metadata(place.work().join("a/b/c")).unwrap(), fs::metadata(place.work()).unwrap());
+        assert_eq!((made.uid(), made.gid()), (workspace.uid(), workspace.gid()), "{engine:?}");
+        assert_eq!(ran.stdout.trim(), workspace.uid().to_string());
+    });
+}
+
+#[test]
+fn what_is_promised_is_kept() {
+    in_all(|engine, place| {
+        let ran = place.run(&["probe", "--mode", engine.mode, "--json"]);
+        let report: Value = ran.json();
+        assert_eq!((ran.code(), &report["broken"]), (0, &0.into()), "{engine:?} {}", ran.stdout);
+        assert!(report["held"].as_u64().unwrap() > 100);
+    });
+}
+
+#[test]
+fn nothing_is_left_in_the_workspace_and_nothing_in_the_engine() {
+    in_all(|engine, place| {
+        fs::create_dir(place.work().join(".git")).unwrap();
+        let script = "echo x > .git/config; echo x > .mcp.json; mv .git git; ls -A";
+        let ran = engine.exec(&place, &[], script);
+        assert!(ran.stderr.matches("Read-only").count() + ran.stderr.matches("busy").count() >= 3, "{ran:?}");
+        let left: Vec<_> =
+            fs::read_dir(place.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [".git"]);
+        assert_eq!(fs::read_dir(place.work().join(".git")).unwrap().count(), 0);
+        assert_eq!(engine.containers(&place), [""; 0]);
+    });
+}
+
+/// Whoever asks the engine, or looks at the processes of the host, learns no secret.
+#[test]
+fn the_engine_and_the_host_see_no_secret() {
+    in_all(|engine, place| {
+        let place = place.env("GIVEN_TOKEN", "REAL-SECRET-1");
+        let args = ["exec", "--mode", engine.mode, "--env", "GIVEN_TOKEN", "--", "sh", "-c"];
+        let script = "test \"$GIVEN_TOKEN\" = REAL-SECRET-1 && echo > ready; sleep 1000";
+        let mut child = place.spawn(&[&args[..], &[script]].concat());
+        wait_for("the container", || place.work().join("ready").exists().then_some(()));
+        let name = engine.containers(&place).pop().unwrap();
+        let seen = engine.ask(&["inspect", &name]);
+        assert!(seen.contains("ringfence.run") && !seen.contains("REAL-SECRET"), "{seen}");
+        let processes = fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| fs::read(entry.unwrap().path().join("cmdline")).ok());
+        let words = processes.filter(|line| line.windows(13).any(|part| part == b"REAL-SECRET-1")).count();
+        // The script itself names it, once as ours, once as the program's.
+        assert!(words <= 3, "{words}");
+        kill(child.id(), "TERM");
+        child.wait().unwrap();
+        assert_eq!(engine.containers(&place), [""; 0]);
+    });
+}
+
+fn kill(pid: u32, signal: &str) {
+    let status = std::process::Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn who_is_killed_leaves_nothing_after_the_next_start() {
+    in_all(|engine, place| {
+        let args = ["exec", "--mode", engine.mode, "--", "sh", "-c", "echo > ready; sleep 1000"];
+        let mut child = place.spawn(&args);
+        wait_for("the container", || place.work().join("ready").exists().then_some(()));
+        let pid = child.id();
+        kill(pid, "KILL");
+        child.wait().unwrap();
+        assert!(place.work().join(".mcp.json").exists(), "stand-ins are left until somebody takes them away");
+        engine.exec(&place, &[], "true");
+        assert_eq!(engine.containers(&place), [""; 0]);
+        assert_eq!(fs::read_dir(place.state().join("containers")).unwrap().count(), 0);
+        let left: Vec<_> =
+            fs::read_dir(place.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["ready"]);
+    });
+}
+
+#[test]
+fn a_container_that_is_killed_is_an_end() {
+    in_all(|engine, place| {
+        let args = ["exec", "--json", "--mode", engine.mode, "--", "sh", "-c", "echo > ready; sleep 1000"];
+        let child = place.spawn(&args);
+        wait_for("the container", || place.work().join("ready").exists().then_some(()));
+        engine.ask(&["kill", &engine.containers(&place)[0]]);
+        let ran = crate::support::Ran::from(child.wait_with_output().unwrap());
+        let result = ran.result();
+        assert_eq!((&result["status"], &result["failure"]["class"]), (&"failed".into(), &"unknown".into()));
+        assert_eq!(ran.code(), 125);
+        assert_eq!(engine.containers(&place), [""; 0]);
+    });
+}
+
+fn class(ran: &crate::support::Ran) -> String {
+    ran.result()["failure"]["class"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn every_kind_of_failure_has_its_class() {
+    in_all(|engine, place| {
+        let mode = engine.mode;
+        let image = |name: &str| format!(r#"{{"sandbox": {{"{mode}": {{"image": "{name}"}}}}}}"#);
+        let exec = |place: &Place, more: &[&str], program: &[&str]| {
+            place.run(&[&["exec", "--json", "--mode", mode], more, &["--"], program].concat())
+        };
+        assert_eq!(class(&exec(&place, &[], &["no-such-cli"])), "cli_missing");
+        assert_eq!(exec(&place, &[], &["no-such-cli"]).code(), 127);
+        assert_eq!(class(&exec(&place, &["--timeout", "1"], &["sleep", "100"])), "timeout");
+        let eat = ["sh", "-c", "head -c 600m /dev/zero | tail > /dev/null; exit $?"];
+        if engine.is_roots() {
+            // Elsewhere the program is refused memory before the kernel has to end it.
+            assert_eq!(class(&exec(&place, &["--memory", "100m"], &eat)), "out_of_memory", "{engine:?}");
+        }
+        let place = place.settings(&image("no/such/image:tag"));
+        let ran = exec(&place, &[], &["true"]);
+        assert_eq!(class(&ran), "image_missing");
+        assert!(ran.result()["failure"]["remedy"].as_str().unwrap().contains("build-image"));
+        let place = place.settings(&image("no such image"));
+        assert_eq!(class(&exec(&place, &[], &["true"])), "refused");
+        let variable = engine.variable().0;
+        let place = place.env(&variable, "unix:///no/such.sock");
+        assert_eq!(class(&exec(&place, &[], &["true"])), "daemon_down");
+        let place = place.env(&variable, "tcp://192.0.2.1:2375");
+        let ran = exec(&place, &[], &["true"]);
+        assert_eq!(class(&ran), "runtime_missing");
+        assert!(ran.result()["failure"]["message"].as_str().unwrap().contains("192.0.2.1"), "{ran:?}");
+    });
+}
+
+#[test]
+fn capital_letters_in_the_name_of_an_image_are_made_small_with_a_word_about_it() {
+    in_all(|engine, place| {
+        let settings =
+            format!(r#"{{"sandbox": {{"{}": {{"image": "RingFence/Agent:latest"}}}}}}"#, engine.mode);
+        let place = place.settings(&settings);
+        let ran = place.run(&["exec", "--json", "--mode", engine.mode, "--", "true"]);
+        assert_eq!(ran.code(), 0, "{ran:?}");
+        assert!(ran.stdout.contains("`ringfence/agent` is used"), "{ran:?}");
+    });
+}
+
+#[test]
+fn a_network_of_the_engine_enforces_nothing_and_says_so() {
+    let Some(engine) = engine("docker") else { return };
+    let place = engine.place(Place::new()).settings(r#"{"sandbox": {"docker": {"network": "host"}}}"#);
+    let ran = place.run(&["exec", "--mode", "docker", "--", "true"]);
+    assert_eq!(ran.code(), 125);
+    assert!(ran.stderr.contains("there is no network") && ran.stderr.contains("`default`"), "{ran:?}");
+    let ran = place.run(&["exec", "--json", "--mode", "docker", "--policy", "open", "--", "true"]);
+    assert_eq!(ran.code(), 0, "{ran:?}");
+    assert!(ran.stdout.contains("what goes out is not enforced"), "{ran:?}");
+}
+
+#[test]
+fn what_is_left_is_listed_and_taken_away() {
+    in_all(|engine, place| {
+        let args = ["exec", "--mode", engine.mode, "--", "sh", "-c", "echo > ready; sleep 1000"];
+        let mut child = place.spawn(&args);
+        wait_for("the container", || place.work().join("ready").exists().then_some(()));
+        let mine = |place: &Place| -> Vec<Value> {
+            let all = place.run(&["sandbox", "list", "--json"]).expect_code(0).json();
+            let owner = place.state().display().to_string();
+            all.as_array().unwrap().iter().filter(|row| row["owner"] == owner.as_str()).cloned().collect()
+        };
+        let rows = mine(&place);
+        assert_eq!((rows.len(), &rows[0]["orphan"]), (1, &false.into()), "{rows:?}");
+        kill(child.id(), "KILL");
+        child.wait().unwrap();
+        wait_for("an orphan", || (mine(&place)[0]["orphan"] == true).then_some(()));
+        place.run(&["sandbox", "rm", rows[0]["run"].as_str().unwrap()]).expect_code(0);
+        assert_eq!(mine(&place).len(), 0);
+        assert!(!place.work().join(".mcp.json").exists());
+        assert_eq!(place.run(&["sandbox", "rm", "no-such"]).code(), 125);
+    });
+}
+
+/// Everything that a run can read of itself and of its files.
+const SEARCH: &str = "(env; cat /proc/self/environ /proc/[0-9]*/environ /proc/[0-9]*/cmdline; \
+                      grep -rsa . ~ /tmp /run /workspace /etc /.ringfence/*.sock) 2>/dev/null | \
+                      grep -ac REAL-SECRE[T] > found.txt; true";
+
+fn agent_works(cli: &str, host: &'static str, more: &[&str], variable: &str, header: &str, value: &str) {
+    for engine in engines() {
+        let steps = vec![
+            Step::Shell { command: SEARCH.into() },
+            Step::Write { path: "made.txt".into(), content: "made\n".into() },
+            Step::Text { text: "All done here.".into() },
+        ];
+        let server = Server::start(Script::new(steps)).unwrap();
+        let names = [host];
+        let front = Front::start(server.address(), &names).unwrap();
+        let place = Place::new().env("RINGFENCE_CONNECT_TO", format!("{host}:443={}", front.address()));
+        let root = place.home().join("root.pem");
+        fs::write(&root, front.root()).unwrap();
+        let place = place.env("RINGFENCE_CA_FILE", root.display().to_string());
+        let place = place.env("OPENCODE_DISABLE_MODELS_FETCH", "1");
+        let place = engine.place(place.env(variable, value.replace("Bearer ", "")));
+        let args = ["run", "--json", "--agent", cli, "--mode", engine.mode, "--timeout", "120"];
+        let ran = place.run(&[&args[..], more, &["Please do it"]].concat());
+        let result = ran.result();
+        let wanted = (&Value::from("success"), &Value::from("All done here."));
+        assert_eq!((&result["status"], &result["text"]), wanted, "{engine:?} {ran:?}");
+        assert!(place.work().join("found.txt").exists(), "{engine:?} {ran:?}");
+        assert_eq!(place.read("made.txt"), "made\n");
+        assert_eq!(place.read("found.txt").trim(), "0", "the secret is inside");
+        let received: Vec<_> =
+            server.requests().iter().filter_map(|request| request.headers.get(header).cloned()).collect();
+        assert!(received.iter().any(|got| got == value), "{received:?}");
+        let record = place.run(&["runs", "show", "last", "--json"]).expect_code(0).stdout;
+        assert!(record.contains("sha256:") && !record.contains("REAL-SECRET"), "{record}");
+    }
+}
+
+#[test]
+fn claude_works_without_its_secret() {
+    let key = "sk-ant-REAL-SECRET-0123456789";
+    agent_works("claude", "api.anthropic.com", &[], "ANTHROPIC_API_KEY", "x-api-key", key);
+}
+
+#[test]
+fn codex_works_without_its_secret() {
+    let key = "Bearer sk-REAL-SECRET-0123456789";
+    agent_works("codex", "api.openai.com", &[], "OPENAI_API_KEY", "authorization", key);
+}
+
+#[test]
+fn opencode_works_without_its_secret() {
+    let key = "sk-ant-REAL-SECRET-0123456789";
+    let more = ["--model", "anthropic/claude-sonnet-4-5"];
+    agent_works("opencode", "api.anthropic.com", &more, "ANTHROPIC_API_KEY", "x-api-key", key);
+}
