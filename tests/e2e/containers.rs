@@ -253,3 +253,25 @@ fn opencode_works_without_its_secret() {
     let more = ["--model", "anthropic/claude-sonnet-4-5"];
     agent_works("opencode", "api.anthropic.com", &more, "ANTHROPIC_API_KEY", "x-api-key", key);
 }
+
+#[test]
+fn files_that_an_agent_names_come_back_from_where_they_are() {
+    in_all(|engine, place| {
+        let words = "printf abc > out.png; ln -s /etc/passwd link; \
+                     echo 'Look: [send_file: /workspace/out.png][send_file: /workspace/link][send_file: /etc/passwd]'";
+        let command = format!("sh -c \"{words}\"");
+        let out = place.work().join("copies");
+        let out = out.to_str().unwrap();
+        let args = ["run", "--json", "--mode", engine.mode, "--agent", "command", "--attachments", out];
+        let ran = place.run(&[&args[..], &["--command", &command, "x"]].concat());
+        let result = ran.result();
+        let attached = result["attachments"].as_array().unwrap();
+        assert_eq!((attached.len(), &attached[0]["media_type"]), (1, &"image/png".into()), "{ran:?}");
+        assert_eq!(place.read("copies/out.png"), "abc");
+        let text = result["text"].as_str().unwrap();
+        assert!(
+            text.starts_with("Look:\n\n[Warning: ") && text.contains("- /etc/passwd: it is outside"),
+            "{text}"
+        );
+    });
+}

@@ -1,6 +1,7 @@
 //! What happens during a run, in the same words for every agent CLI.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -132,6 +133,9 @@ pub struct RunResult {
     pub exit_code: u8,
     /// The agent's last word.
     pub text: String,
+    /// The files that it named in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
     /// What to continue the conversation by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
@@ -152,6 +156,27 @@ pub struct RunResult {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+}
+
+/// A file that an agent named in its last word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Where, as the agent named it.
+    pub path: PathBuf,
+    /// In bytes.
+    pub size: u64,
+    /// By its name.
+    pub media_type: String,
+    /// In hexadecimal digits.
+    pub sha256: String,
+    /// Where it was copied to on the host, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<PathBuf>,
+}
+
+impl Attachment {
+    /// What stands above the files that could not be attached, at the end of the text.
+    pub const WARNING: &str = "[Warning: Some files could not be found for attachment]";
 }
 
 /// The end of a run.

@@ -3,6 +3,7 @@
 //! The engine knows backends only through the trait in core, so all of it is tested with the fake. The foreground and
 //! the queue take the same way through [`run::run`].
 
+mod attachments;
 mod cancel;
 mod causes;
 mod clock;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +19,7 @@ use ringfence_core::units::Seconds;
 use ringfence_egress::{Broker, Meter, Session};
 use ringfence_store::runs::{LogLine, OpenRun, Progress, Runs, RunsError};
 
+use crate::attachments::{self, Places};
 use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
@@ -54,6 +55,8 @@ pub struct Job<'a> {
     pub notices: Vec<String>,
     /// What the broker has to know besides the policy.
     pub outside: Outside,
+    /// Where to copy the files to that the agent names in its last word.
+    pub attachments: Option<PathBuf>,
     /// What a program reads. Agent CLIs read nothing but what a person types at a terminal.
     pub stdin: Stdin,
 }
@@ -175,6 +178,7 @@ pub fn run(
     if job.layer {
         open.make_layer()?;
     }
+    let places = Places::hold(&job.workspace, plan.request.layer.as_ref().map(HostPath::as_path));
     // It is built while the record is being written.
     let staged = backend.stage(&plan);
     let record = record(job, backend, &plan, &redactor, &notices);
@@ -204,7 +208,9 @@ pub fn run(
         let _ =
             watchers.tell(Event::Notice { message: format!("the layer cannot be read: {}", causes(&error)) });
     }
-    let result = conclude(job, runs, run, end, cancel, started, &redactor);
+    let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
+    (result.text, result.attachments) =
+        attachments::collect(&result.text, &places, job.attachments.as_deref());
     // The run is over, whatever the disk and the reader say.
     let _ = watchers.tell(Event::Result(result.clone()));
     if let Err(error) = open.end(&result) {
@@ -569,6 +575,7 @@ fn conclude(
         status,
         exit_code,
         text: redactor.clean(outcome.text),
+        attachments: Vec::new(),
         session: outcome.session,
         usage: before.map_or(outcome.usage, |before| outcome.usage.since(before)),
         session_usage,

@@ -75,6 +75,7 @@ impl Scene {
             given_env: BTreeMap::new(),
             patience: Seconds::new(1).unwrap(),
             is_root: false,
+            attachments: None,
             notices: Vec::new(),
             layer: false,
             stdin: Stdin::Empty,

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use anstyle::{AnsiColor, Style};
-use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
+use ringfence_core::event::{Attachment, Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::FailureClass;
 use ringfence_engine::Observer;
 use serde_json::Value;
@@ -79,7 +79,20 @@ fn answer(output: &str, is_error: bool) {
     }
 }
 
+/// The files of the last word, and those that it named in vain.
+fn attached(result: &RunResult) {
+    for Attachment { path, size, media_type, copy, .. } in &result.attachments {
+        let copy = copy.as_ref().map(|copy| format!(" → {}", copy.display())).unwrap_or_default();
+        let path = harmless(&path.display().to_string());
+        about(format!("{DIM}attached {path} ({media_type}, {size} bytes){copy}{DIM:#}"));
+    }
+    if let Some(at) = result.text.find(Attachment::WARNING) {
+        about(harmless(&result.text[at..]));
+    }
+}
+
 fn end(result: &RunResult) {
+    attached(result);
     let seconds = result.duration_ms as f64 / 1000.0;
     let usage = spent(&result.usage);
     let session = result.session.as_ref().map(|id| format!(" · session {id}")).unwrap_or_default();

@@ -144,6 +144,7 @@ impl Asked<'_> {
             patience: self.settings.sandbox.patience_seconds,
             is_root: rustix::process::geteuid().is_root(),
             notices,
+            attachments: self.options.attachments.as_ref().map(|path| self.installation.expand(path)),
             stdin: self.stdin(face)?,
         })
     }

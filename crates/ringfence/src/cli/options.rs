@@ -61,6 +61,9 @@ pub(crate) struct Options {
     /// Processes
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub(crate) pids: Option<u32>,
+    /// Where to copy the files to that the agent names in its last word
+    #[arg(skip)]
+    pub(crate) attachments: Option<PathBuf>,
     /// Print one event a line as JSON, and the result last
     #[arg(long)]
     pub(crate) json: bool,

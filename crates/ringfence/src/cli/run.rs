@@ -1,6 +1,7 @@
 //! `ringfence run`: an agent on a prompt, in the foreground.
 
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
@@ -39,14 +40,18 @@ pub(crate) struct Args {
     /// Continue the last conversation of this agent in this workspace
     #[arg(short, long = "continue")]
     continue_last: bool,
+    /// Copy the files to DIR that the agent names as `[send_file: PATH]` in its last word
+    #[arg(long, value_name = "DIR")]
+    attachments: Option<PathBuf>,
     #[command(flatten)]
     pub(super) options: Options,
 }
 
-pub(crate) fn run(args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
     // The agent says where it works, and where it works may say more: the second look is the one that counts.
     let settings = installation.layers()?.resolve()?;
     let chosen = choose(args.agent.as_deref(), &settings)?;
+    args.options.attachments = args.attachments.take();
     let options = &args.options;
     let workspace = workspace_path(installation, options, chosen.settings)?;
     let layers = installation.layers_for(workspace.as_path())?;
