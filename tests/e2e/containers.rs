@@ -275,3 +275,60 @@ fn files_that_an_agent_names_come_back_from_where_they_are() {
         );
     });
 }
+
+/// A service that listens on the loopback of the host alone, and says one word to whoever comes.
+fn service() -> (u16, std::thread::JoinHandle<()>) {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serve = move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::io::Write::write_all(&mut stream, b"HTTP/1.0 200 OK\r\ncontent-length: 6\r\n\r\nhello\n")
+                .unwrap();
+        }
+    };
+    (port, std::thread::spawn(serve))
+}
+
+#[test]
+fn named_ports_of_the_host_are_reached_and_others_are_not() {
+    let (port, _service) = service();
+    let port = port.to_string();
+    let native = Place::new();
+    let natively = |more: &[&str], script: &str| {
+        native.run(&[&["exec", "--mode", "native"], more, &["--", "sh", "-c", script]].concat())
+    };
+    let check = |run: &dyn Fn(&[&str], &str) -> crate::support::Ran| {
+        for host in ["localhost", "127.0.0.1", "127.0.0.9"] {
+            let script = format!("curl -sS --max-time 10 --noproxy '*' http://{host}:{port}/");
+            let ran = run(&["--allow-local", &port], &script);
+            assert_eq!(ran.stdout, "hello\n", "{ran:?}");
+            assert_ne!(run(&[], &script).code(), 0);
+        }
+        let ran = run(&["--json", "--env", &format!("DATABASE_URL=postgres://localhost:{port}/x")], "true");
+        assert!(ran.stdout.contains(&format!("`--allow-local {port}` lets it")), "{ran:?}");
+    };
+    check(&natively);
+    in_all(|engine, place| check(&|more, script| engine.exec(&place, more, script)));
+    natively(&["--allow-local", &port], &format!("curl -sS --noproxy '*' http://localhost:{port}/"));
+    let net = native.run(&["runs", "net", "last", "--json"]).expect_code(0).stdout;
+    assert!(net.contains("network.local") && net.contains("\"local\""), "{net}");
+}
+
+/// With a network of its own a container finds the host by another name.
+#[test]
+fn addresses_of_the_host_are_rewritten_where_there_is_a_network() {
+    for engine in engines().into_iter().filter(Engine::is_roots) {
+        let mode = engine.mode;
+        let network = format!("ringfence-test-{}", std::process::id());
+        engine.ask(&["network", "create", &network]);
+        let settings = format!(r#"{{"sandbox": {{"{mode}": {{"network": "{network}"}}}}}}"#);
+        let place = engine.place(Place::new()).settings(&settings);
+        let given = ["--policy", "open", "--env", "REDIS_URL=redis://u:p@[::1]:6379/0"];
+        let ran = engine.exec(&place, &given, "echo $REDIS_URL; cat /etc/hosts");
+        engine.ask(&["network", "rm", &network]);
+        let host = if mode == "docker" { "host.docker.internal" } else { "host.containers.internal" };
+        assert!(ran.stdout.starts_with(&format!("redis://u:p@{host}:6379/0\n")), "{ran:?}");
+        assert!(ran.stdout.contains(&format!("\t{host}")), "{ran:?}");
+    }
+}

@@ -74,6 +74,7 @@ pub(crate) async fn broker(directory: &Path, server: SocketAddr) -> anyhow::Resu
             allow: vec![PASSED.parse()?, LOOKED.parse()?],
             deny: Vec::new(),
             ask: false,
+            local: Vec::new(),
         },
         credentials: find(&["anthropic"], sources)?,
         connect_to: format!("{PASSED}:443={server},{LOOKED}:443={server}").parse()?,
@@ -85,7 +86,12 @@ pub(crate) async fn broker(directory: &Path, server: SocketAddr) -> anyhow::Resu
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let _broker = Broker::open(Door::Tcp(listener), Session::new(setup)?, &directory.join("network.jsonl"))?;
+    let _broker = Broker::open(
+        Door::Tcp(listener),
+        Vec::new(),
+        Session::new(setup)?,
+        &directory.join("network.jsonl"),
+    )?;
     println!("{address}");
     // Until whoever started it ends it.
     std::future::pending().await

@@ -15,7 +15,7 @@ use crate::capability::Capabilities;
 use crate::event::Stream;
 use crate::failure::{Failure, FailureClass};
 use crate::mode::Mode;
-use crate::plan::{Plan, TerminalSize};
+use crate::plan::{Plan, Request, TerminalSize};
 use crate::policy::Limits;
 
 /// The code of one mode.
@@ -31,6 +31,11 @@ pub trait Backend: Send + Sync {
 
     /// Bounds a run as the mode's own settings say, where the policy does not.
     fn bound(&self, _: &mut Limits) {}
+
+    /// The name by which a run reaches services of the host, where its own loopback is another and there is a way.
+    fn host_name(&self, _: &Request) -> Option<&'static str> {
+        None
+    }
 
     /// What a person should know of a run in it.
     fn notices(&self) -> Vec<String> {
@@ -95,9 +100,9 @@ pub trait Sandbox: Send {
     /// What to end it by, from any thread.
     fn stopper(&self) -> Arc<dyn Stopper>;
 
-    /// Where the run comes to the broker, once, if the plan asked for a door.
-    fn door(&mut self) -> Option<Door> {
-        None
+    /// Where the run comes to the broker, once: the doors that the plan asked for, each with its port inside.
+    fn doors(&mut self) -> Vec<(u16, Door)> {
+        Vec::new()
     }
 
     /// What to type on, once, if the plan asked for a terminal. What it prints comes as output.

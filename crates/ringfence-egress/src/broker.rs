@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use crate::answer::{Body, Refusal, empty};
 use crate::asking::Reply as Said;
 use crate::forward::{Target, forward_or_answer};
+use crate::local;
 use crate::note::Note;
 use crate::prefixed::{Prefixed, Stream};
 use crate::session::{Session, Ways};
@@ -31,7 +32,7 @@ const CONNECTIONS: u64 = 4096;
 /// Descriptors that are not for connections. Of the others a connection takes two.
 const RESERVED: u64 = 128;
 /// How long to wait when there are no descriptors.
-const BREATH: Duration = Duration::from_millis(50);
+pub(crate) const BREATH: Duration = Duration::from_millis(50);
 /// How long what must not be left half done may take at the end.
 const LAST_PATIENCE: Duration = Duration::from_secs(40);
 /// What a client of SOCKS says first.
@@ -49,8 +50,14 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Serves whoever comes through a door, and writes down in a file what happens.
-    pub fn open(door: Door, session: Session, audit: &Path) -> Result<Self, BrokerError> {
+    /// Serves whoever comes through a door, and through others that lead to ports of the host's own loopback; and writes
+    /// down in a file what happens.
+    pub fn open(
+        door: Door,
+        local: Vec<(u16, Door)>,
+        session: Session,
+        audit: &Path,
+    ) -> Result<Self, BrokerError> {
         session.write_to(audit)?;
         // One thread: what a request costs is mostly waking somebody, and several threads wake each other.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -58,7 +65,11 @@ impl Broker {
         let session = Arc::new(session);
         let (ways, listener) = {
             let _inside = runtime.enter();
-            (Arc::new(session.ways()?), Listener::new(door)?)
+            let ways = Arc::new(session.ways()?);
+            for (port, door) in local {
+                tokio::spawn(local::accept(Listener::new(door)?, port, Arc::clone(&ways)));
+            }
+            (ways, Listener::new(door)?)
         };
         let thread = std::thread::Builder::new().name("broker".into()).spawn(move || {
             runtime.block_on(async {
@@ -85,7 +96,7 @@ impl Drop for Broker {
     }
 }
 
-enum Listener {
+pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }

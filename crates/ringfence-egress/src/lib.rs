@@ -15,6 +15,7 @@ mod broker;
 mod credential;
 mod forward;
 mod hello;
+mod local;
 mod login;
 mod meter;
 mod note;

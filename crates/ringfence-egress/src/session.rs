@@ -258,7 +258,8 @@ pub(crate) fn login_client(
 ) -> io::Result<Client<Connector, Body>> {
     let hosts = [CLAUDE.host, CHATGPT.host].map(str::parse);
     let allow = hosts.into_iter().collect::<Result<_, _>>().map_err(io::Error::other)?;
-    let network = Network { mode: NetworkMode::Allow, allow, deny: Vec::new(), ask: false };
+    let network =
+        Network { mode: NetworkMode::Allow, allow, deny: Vec::new(), ask: false, local: Vec::new() };
     Ok(client(Arc::new(Upstream::new(network, connect_to.clone(), resolver)?), tls, Protocols::First))
 }
 

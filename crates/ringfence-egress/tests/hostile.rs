@@ -97,6 +97,7 @@ impl Scene {
                 allow: ALLOWED.iter().map(|rule| rule.parse().unwrap()).collect(),
                 deny: vec!["evil.wild.test".parse().unwrap()],
                 ask: false,
+                local: Vec::new(),
             },
             credentials,
             connect_to: to.parse().unwrap(),
@@ -111,7 +112,8 @@ impl Scene {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let door = listener.local_addr().unwrap();
         let broker =
-            Broker::open(Door::Tcp(listener), session, &directory.path().join("network.jsonl")).unwrap();
+            Broker::open(Door::Tcp(listener), Vec::new(), session, &directory.path().join("network.jsonl"))
+                .unwrap();
         Self { server, front, broker: Some(broker), door, directory, placeholder, trusted }
     }
 

@@ -15,7 +15,7 @@ use ringfence_egress::{
 use crate::run::Job;
 
 /// The port at which a run finds the broker, on its own loopback.
-const PORT: u16 = 41_080;
+pub(crate) const PORT: u16 = 41_080;
 /// Where a run finds whom to trust.
 const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
 
@@ -107,7 +107,8 @@ pub(crate) fn session(
     credentials: Vec<Credential>,
 ) -> Result<Option<Session>, OutsideError> {
     let Outside { connect_to, roots, prices, ask, learn, .. } = &job.outside;
-    if !learn && (policy.network.mode != NetworkMode::Allow || policy.reaches_nothing()) {
+    let closed = policy.network.mode == NetworkMode::Open || policy.reaches_nothing();
+    if !learn && closed {
         return Ok(None);
     }
     let setup = Setup {

@@ -13,7 +13,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
 use ringfence_core::paths::{BadPath, GUEST_HOME, HostPath, PathMapping};
 use ringfence_core::plan::{Plan, Refusal, Request, Stdin, resolve};
-use ringfence_core::policy::{BadHostRule, Policy};
+use ringfence_core::policy::{BadHostRule, NetworkMode, Policy};
 use ringfence_core::record::{RECORD_SCHEMA, Record};
 use ringfence_core::units::Seconds;
 use ringfence_egress::{Broker, Meter, Session};
@@ -24,6 +24,7 @@ use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
 use crate::layer::Layer;
+use crate::loopback::{self, Local};
 use crate::outside::{self, Outside, OutsideError};
 use crate::redact::Redactor;
 use crate::watch::{Audience, Watch};
@@ -55,6 +56,8 @@ pub struct Job<'a> {
     pub notices: Vec<String>,
     /// What the broker has to know besides the policy.
     pub outside: Outside,
+    /// More variables that hold addresses of services of the host.
+    pub loopback_env: Vec<String>,
     /// Where to copy the files to that the agent names in its last word.
     pub attachments: Option<PathBuf>,
     /// What a program reads. Agent CLIs read nothing but what a person types at a terminal.
@@ -281,8 +284,34 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     if let Some(session) = &session {
         outside::furnish(&mut plan.request, session, &job.given_env);
     }
-    let notices = job.notices.iter().cloned().chain(line.notices).chain(backend.notices()).collect();
+    let unreached = reach_host(job, backend, &mut plan.request);
+    let notices = job.notices.iter().cloned().chain(line.notices).chain(backend.notices()).chain(unreached);
+    let notices = notices.collect();
     Ok(Planned { plan, redactor, notices, session })
+}
+
+/// Services of the host: by another name where the mode has one, through the broker where the policy names their ports. The
+/// others are told.
+fn reach_host(job: &Job<'_>, backend: &dyn Backend, request: &mut Request) -> Vec<String> {
+    if let Some(host) = backend.host_name(request) {
+        loopback::rewrite(&mut request.env, &job.loopback_env, host);
+        return Vec::new();
+    }
+    if !request.mode.isolates()
+        || (request.policy.network.mode == NetworkMode::Open && request.door.is_none())
+    {
+        return Vec::new();
+    }
+    let reached = &request.policy.network.local;
+    let unreached = loopback::locals(&request.env, &job.loopback_env).into_iter();
+    let unreached = unreached.filter(|local| local.port.is_none_or(|port| !reached.contains(&port)));
+    let tell = |Local { name, port }| match port {
+        Some(port) => format!(
+            "{name} names port {port} of this machine, which a run cannot reach: `--allow-local {port}` lets it"
+        ),
+        None => format!("{name} names this machine, which a run cannot reach: `--allow-local PORT` lets it"),
+    };
+    unreached.map(tell).collect()
 }
 
 fn command_line(job: &Job<'_>, env: &BTreeMap<String, String>) -> Result<CommandLine, InvocationError> {
@@ -448,15 +477,17 @@ fn start(
     let stopper = sandbox.stopper();
     meter.on_over(move || stopper.stop(Stop::Kill));
     let broker =
-        open_broker(sandbox.door(), session, audit).map_err(|failure| Box::new(End::stopped(failure)))?;
+        open_broker(sandbox.doors(), session, audit).map_err(|failure| Box::new(End::stopped(failure)))?;
     Ok(Running { sandbox, _broker: Some(broker), meter: Some(meter) })
 }
 
-/// The broker at the door of a sandbox. A sandbox without the door that it was to have is not left to itself.
-fn open_broker(door: Option<Door>, session: Session, audit: &Path) -> Result<Broker, Failure> {
+/// The broker at the doors of a sandbox. A sandbox without the door that it was to have is not left to itself.
+fn open_broker(mut doors: Vec<(u16, Door)>, session: Session, audit: &Path) -> Result<Broker, Failure> {
     let failed = |message: String| Failure::new(FailureClass::Unknown, message);
-    let door = door.ok_or_else(|| failed("the sandbox has no way to the broker".into()))?;
-    Broker::open(door, session, audit).map_err(|error| failed(causes(&error)))
+    let front = doors.iter().position(|(port, _)| *port == outside::PORT);
+    let front = front.ok_or_else(|| failed("the sandbox has no way to the broker".into()))?;
+    let (_, front) = doors.swap_remove(front);
+    Broker::open(front, doors, session, audit).map_err(|error| failed(causes(&error)))
 }
 
 /// Why a run ends that has used more than it may.

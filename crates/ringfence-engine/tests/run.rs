@@ -76,6 +76,7 @@ impl Scene {
             patience: Seconds::new(1).unwrap(),
             is_root: false,
             attachments: None,
+            loopback_env: Vec::new(),
             notices: Vec::new(),
             layer: false,
             stdin: Stdin::Empty,

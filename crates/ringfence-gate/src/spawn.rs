@@ -41,8 +41,8 @@ pub struct Spawned {
     pub pid: Pid,
     /// The outer end of its terminal, if it has one.
     pub terminal: Option<OwnedFd>,
-    /// The listener at which it comes to the broker, if it has one.
-    pub door: Option<OwnedFd>,
+    /// The listeners at which it comes to the broker, with their ports.
+    pub doors: Vec<(u16, OwnedFd)>,
 }
 
 /// Why nothing runs.
@@ -102,7 +102,7 @@ pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Spawned>
         (None, None) => Some(File::open("/dev/null")?.into()),
     };
     let program = Program::new(spec, find(spec)?, stdin.as_ref(), inner.as_ref())?;
-    Ok(Spawned { pid: program.start()?, terminal: outer, door: None })
+    Ok(Spawned { pid: program.start()?, terminal: outer, doors: Vec::new() })
 }
 
 /// Where the program is. A directory that depends on where one stands is not searched: the workspace is the agent's to

@@ -92,10 +92,10 @@ fn serve(host: UnixStream, spawner: &mut dyn Spawner) -> Result<(), GateError> {
             write_frame(&host, &Report::CannotStart { problem, message })?;
             Ok(())
         }
-        Ok(Spawned { pid: program, terminal, door }) => {
+        Ok(Spawned { pid: program, terminal, doors }) => {
             // A host that is gone cannot be told; the loop notices by itself.
-            if let Some(door) = door {
-                let _ = send(&host, &Report::Door, Some(door.as_fd()));
+            for (port, door) in doors {
+                let _ = send(&host, &Report::Door(port), Some(door.as_fd()));
             }
             let started = Report::Started { pid: program.as_raw_nonzero().get().unsigned_abs() };
             let _ = send(&host, &started, terminal.as_ref().map(AsFd::as_fd));

@@ -76,8 +76,8 @@ pub enum Signal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// Where it comes to the broker; the listener comes along. Before it runs.
-    Door,
+    /// Where it comes to the broker, at this port; the listener comes along. Before it runs.
+    Door(u16),
     /// It runs.
     Started {
         /// Its process.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -10,6 +10,8 @@ use std::path::Path;
 use ringfence_gate::{
     Elsewhere, Spawned, Status, receive, send, spawn_program, threads_in_sight, write_frame,
 };
+use rustix::net::addr::SocketAddrArg;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, getpid, set_dumpable_behavior,
     set_parent_process_death_signal, wait,
@@ -67,9 +69,10 @@ fn build_and_start(
     let Some((Told::Rest { sandbox, spec }, stdin)) = hear(line)? else { return Ok(None) };
     elsewhere.over();
     // Before the filter, and on the loopback of the sandbox alone.
-    if let Some(port) = sandbox.door {
-        let listener = open_door(port).map_err(wrong("open the way to the broker"))?;
-        send(line, &Word::Door, Some(listener.as_fd())).map_err(|error| Word::Failed(error.to_string()))?;
+    for (index, port) in sandbox.doors.iter().enumerate() {
+        let listener = open_door(*port, index > 0).map_err(wrong("open a way to the broker"))?;
+        let sent = send(line, &Word::Door(*port), Some(listener.as_fd()));
+        sent.map_err(|error| Word::Failed(error.to_string()))?;
     }
     finish(&base, &mut kernel, &sandbox)?;
     let Some((Told::Start, _)) = hear(line)? else { return Ok(None) };
@@ -188,11 +191,21 @@ fn write_file(path: &str, text: &str) -> io::Result<()> {
 /// How many may wait to be let in.
 const WAITING: i32 = 1024;
 
-/// A listener that the broker will serve. Whoever comes earlier waits.
-fn open_door(port: u16) -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+/// A listener that the broker will serve. Whoever comes earlier waits. `anywhere` is by whatever name of itself a program
+/// comes: there is nobody else in this network.
+fn open_door(port: u16, anywhere: bool) -> io::Result<OwnedFd> {
+    let any_of_both = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
+    match anywhere {
+        false => listen_at(AddressFamily::INET, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)),
+        // Not every kernel speaks the newer protocol.
+        true => listen_at(AddressFamily::INET6, &any_of_both)
+            .or_else(|_| listen_at(AddressFamily::INET, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))),
+    }
+}
+
+fn listen_at(family: AddressFamily, address: &impl SocketAddrArg) -> io::Result<OwnedFd> {
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, address)?;
     listen(&socket, WAITING)?;
     Ok(socket)
 }

@@ -52,8 +52,8 @@ pub struct Sandbox {
     pub placeholders: Vec<Placeholder>,
     /// Where unused ones are kept.
     pub kept: PathBuf,
-    /// The port of its own loopback at which it comes to the broker.
-    pub door: Option<u16>,
+    /// The ports of its own loopback at which it comes to the broker.
+    pub doors: Vec<u16>,
 }
 
 /// One thing that is done to build a root. Targets are paths of the new root, sources paths of the old one.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use ringfence_gate::{Elsewhere, Limit, Spec, Status, WireError, read_frame, receive, send};
+use ringfence_gate::{Elsewhere, Limit, Spawned, Spec, Status, WireError, read_frame, receive, send};
 use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 use serde::{Deserialize, Serialize};
 
@@ -34,8 +34,8 @@ pub(crate) enum Told {
 /// What the first process of a sandbox says to the gate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Word {
-    /// The listener at which the program comes to the broker. It comes along.
-    Door,
+    /// The listener at which the program comes to the broker, at this port. It comes along.
+    Door(u16),
     /// The program runs.
     Started,
     /// The program could not be started.
@@ -93,22 +93,22 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts the program. With it come the outer end of its terminal and its way to the broker, as far as it has them.
-    pub fn start(&mut self) -> Result<(Option<OwnedFd>, Option<OwnedFd>), SpawnError> {
+    /// Starts the program. With it come the outer end of its terminal and its ways to the broker, as far as it has them.
+    pub fn start(&mut self) -> Result<Spawned, SpawnError> {
         let sent = send(&self.line, &Told::Start, None);
-        let mut door = None;
+        let mut doors = Vec::new();
         let mut word = receive(&self.line)?;
-        if let Some((Word::Door, listener)) = word {
-            door = listener;
+        while let Some((Word::Door(port), listener)) = word {
+            doors.extend(listener.map(|listener| (port, listener)));
             word = receive(&self.line)?;
         }
         match word {
-            Some((Word::Started, terminal)) => Ok((terminal, door)),
+            Some((Word::Started, terminal)) => Ok(Spawned { pid: self.pid, terminal, doors }),
             Some((Word::CannotStart { os_error }, _)) => {
                 Err(SpawnError::Program(io::Error::from_raw_os_error(os_error)))
             }
             Some((Word::Failed(why), _)) => Err(SpawnError::Build(why)),
-            Some((Word::Ended { .. } | Word::Door, _)) | None => {
+            Some((Word::Ended { .. } | Word::Door(_), _)) | None => {
                 sent?;
                 Err(SpawnError::Build("its first process ended at once".into()))
             }

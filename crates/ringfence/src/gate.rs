@@ -90,7 +90,7 @@ impl Spawner for AnySpawner {
         let Some(child) = &mut self.child else { return self.plain.start() };
         let child = child.as_mut().map_err(|why| other(why.clone()))?;
         match child.start() {
-            Ok((terminal, door)) => Ok(Spawned { pid: child.pid, terminal, door }),
+            Ok(spawned) => Ok(spawned),
             Err(SpawnError::Program(error)) => Err(StartFailure::from(&error)),
             Err(error) => Err(other(error.to_string())),
         }

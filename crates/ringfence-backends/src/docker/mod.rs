@@ -18,6 +18,7 @@ const FLAVOR: Flavor = Flavor {
     endpoint: endpoint::find,
     remedy: "install Docker and start its daemon (`dockerd`, or Docker Desktop)",
     keep_id: None,
+    host_name: "host.docker.internal",
     mask_option: false,
     owned_memory: true,
 };

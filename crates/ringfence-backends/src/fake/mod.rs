@@ -90,7 +90,7 @@ impl Backend for Fake {
                 acts: self.script.iter().cloned().collect(),
                 stop: Arc::new(StopSign { heard: Arc::clone(&self.stops), ..StopSign::default() }),
                 since: None,
-                door: plan.request.door.is_some(),
+                door: plan.request.door,
             })),
         }
     }
@@ -117,8 +117,8 @@ struct Play {
     stop: Arc<StopSign>,
     /// When the present wait began.
     since: Option<Instant>,
-    /// Whether it has a door, through which nobody comes.
-    door: bool,
+    /// The port of its door, through which nobody comes.
+    door: Option<u16>,
 }
 
 impl Staged for Play {
@@ -176,9 +176,10 @@ impl Sandbox for Play {
         }
     }
 
-    fn door(&mut self) -> Option<Door> {
-        let listener = self.door.then(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()).flatten();
-        listener.map(Door::Tcp)
+    fn doors(&mut self) -> Vec<(u16, Door)> {
+        let listener =
+            self.door.and_then(|port| Some((port, TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?)));
+        listener.map(|(port, listener)| (port, Door::Tcp(listener))).into_iter().collect()
     }
 
     fn stopper(&self) -> Arc<dyn Stopper> {

@@ -123,7 +123,7 @@ pub(super) fn sandbox(
         identity: Some(survey.identity),
         placeholders: Vec::new(),
         kept: PathBuf::new(),
-        door: None,
+        doors: Vec::new(),
     })
 }
 

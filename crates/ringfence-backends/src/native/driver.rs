@@ -55,8 +55,8 @@ impl Sandbox for Traceless<dyn Sandbox> {
         self.run.stopper()
     }
 
-    fn door(&mut self) -> Option<Door> {
-        self.run.door()
+    fn doors(&mut self) -> Vec<(u16, Door)> {
+        self.run.doors()
     }
 
     fn terminal(&mut self) -> Option<Box<dyn Terminal>> {

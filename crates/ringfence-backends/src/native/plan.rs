@@ -145,7 +145,7 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         cwd: request.workspace.guest().as_path().to_owned(),
         placeholders: placeholders(request, survey),
         kept: PathBuf::new(),
-        door: request.door,
+        doors: run::doors(request),
     }
 }
 

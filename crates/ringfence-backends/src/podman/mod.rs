@@ -17,6 +17,7 @@ const FLAVOR: Flavor = Flavor {
     endpoint: endpoint::find,
     remedy: "install podman",
     keep_id: Some("keep-id"),
+    host_name: "host.containers.internal",
     mask_option: true,
     owned_memory: false,
 };

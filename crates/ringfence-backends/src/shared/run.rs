@@ -53,6 +53,15 @@ pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Optio
     }
 }
 
+/// The ports at which a run comes to the broker. Without the broker nobody would serve the others either.
+pub(crate) fn doors(request: &Request) -> Vec<u16> {
+    request
+        .door
+        .iter()
+        .flat_map(|door| [*door].into_iter().chain(request.policy.network.local.clone()))
+        .collect()
+}
+
 /// A gate that waits for what to start.
 pub(crate) struct Idle {
     gate: Gate,
@@ -105,9 +114,9 @@ impl Staged for Built {
         let Self { idle: Idle { gate, stdout, stderr, found }, name } = *self;
         gate.send(&Order::Start, None).map_err(|error| lost(&error))?;
         let mut report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
-        let mut door = None;
-        if let Some((Report::Door, listener)) = report {
-            door = listener.map(|listener| Door::Tcp(listener.into()));
+        let mut doors = Vec::new();
+        while let Some((Report::Door(port), listener)) = report {
+            doors.extend(listener.map(|listener| (port, Door::Tcp(listener.into()))));
             report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
         }
         let terminal = confirm(report, &name, found)?.map(File::from);
@@ -118,7 +127,7 @@ impl Staged for Built {
         }
         // With a terminal nothing but the gate itself can write on the pipes.
         let (stdout, stderr) = (Some(terminal.unwrap_or(stdout)), Some(stderr));
-        Ok(Box::new(Run { gate, stdout, stderr, outer, door, end: None, turn: Stream::Stdout }))
+        Ok(Box::new(Run { gate, stdout, stderr, outer, doors, end: None, turn: Stream::Stdout }))
     }
 }
 
@@ -147,7 +156,7 @@ fn confirm(
     let (problem, message) = match report {
         Some((Report::Started { .. }, terminal)) => return Ok(terminal),
         Some((Report::CannotStart { problem, message }, _)) => (problem, message),
-        Some((Report::Ended { .. } | Report::Door, _)) | None => {
+        Some((Report::Ended { .. } | Report::Door(_), _)) | None => {
             return Err(broken("start the gate", &ErrorKind::BrokenPipe.into()));
         }
     };
@@ -174,7 +183,7 @@ struct Run {
     /// The outer end of its terminal, to type on.
     outer: Option<File>,
     /// Where it comes to the broker.
-    door: Option<Door>,
+    doors: Vec<(u16, Door)>,
     /// The gate's last word, and until when to wait for the rest of the output.
     end: Option<(Exit, Instant)>,
     /// Which stream is read first: each in turn, so that a loud one does not silence the other.
@@ -326,8 +335,8 @@ impl Sandbox for Run {
         self.gate.stopper()
     }
 
-    fn door(&mut self) -> Option<Door> {
-        self.door.take()
+    fn doors(&mut self) -> Vec<(u16, Door)> {
+        std::mem::take(&mut self.doors)
     }
 
     fn terminal(&mut self) -> Option<Box<dyn Terminal>> {

@@ -76,6 +76,8 @@ pub enum Kind {
     Globs,
     /// Any texts that are not empty.
     Texts,
+    /// Numbers of ports.
+    Ports,
     /// A kind, or `null` for none.
     Nullable(&'static Kind),
 }
@@ -103,6 +105,7 @@ impl Kind {
             Kind::Hosts => "a list of hosts".into(),
             Kind::Globs => "a list of globs".into(),
             Kind::Texts => "a list of texts".into(),
+            Kind::Ports => "a list of ports from 1 to 65535".into(),
             Kind::Nullable(kind) => format!("{} or null", kind.expected()),
         }
     }
@@ -110,6 +113,11 @@ impl Kind {
     /// Whether a value is one of this kind.
     pub fn check(self, value: &Value) -> Result<(), Problem> {
         match self {
+            Kind::Ports => {
+                let port = |value: &Value| value.as_u64().is_some_and(|port| (1..=65_535).contains(&port));
+                let all = value.as_array().is_some_and(|all| all.iter().all(port));
+                if all { Ok(()) } else { Err(self.wrong(value)) }
+            }
             Kind::Nullable(_) if value.is_null() => Ok(()),
             Kind::Nullable(kind) => kind.check(value),
             Kind::Flag => value.as_bool().map(drop).ok_or_else(|| self.wrong(value)),

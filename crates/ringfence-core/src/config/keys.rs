@@ -75,6 +75,12 @@ pub const KEYS: &[Key] = &[
         "the directory itself, a layer over it, a git worktree or a clone",
     ),
     key(
+        "sandbox.loopback_env",
+        Kind::EnvNames,
+        Some("[]"),
+        "more variables that hold addresses of services of this machine, besides DATABASE_URL, REDIS_URL and all that end in _URL or _URI",
+    ),
+    key(
         "broker.connect_to",
         Kind::Texts,
         Some("[]"),

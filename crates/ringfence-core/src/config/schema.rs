@@ -95,6 +95,9 @@ fn of_kind(kind: Kind) -> Value {
         Kind::EnvNames => texts(Some("^[A-Za-z_][A-Za-z0-9_]*$")),
         Kind::Paths => texts(Some("^(/|~/)")),
         Kind::Hosts | Kind::Globs | Kind::Texts => texts(None),
+        Kind::Ports => {
+            json!({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65_535}})
+        }
         Kind::Nullable(kind) => json!({ "anyOf": [of_kind(*kind), { "type": "null" }] }),
     }
 }

@@ -48,6 +48,11 @@ pub const KEYS: &[Key] = &[
     key("network.allow", Kind::Hosts, "the named hosts, besides those that the agent CLI needs"),
     key("network.deny", Kind::Hosts, "hosts that are never reached, whatever is allowed"),
     key("network.ask", Kind::Flag, "whether a person is asked for a host that is not named"),
+    key(
+        "network.local",
+        Kind::Ports,
+        "ports of this machine's own loopback that are reached at the same ports inside",
+    ),
     key("env.allow", Kind::EnvNames, "variables that may be seen"),
     key(
         "credentials",

@@ -94,7 +94,13 @@ mod tests {
 
     fn network(allow: &[&str], deny: &[&str]) -> Network {
         let rules = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        Network { mode: NetworkMode::Allow, allow: rules(allow), deny: rules(deny), ask: false }
+        Network {
+            mode: NetworkMode::Allow,
+            allow: rules(allow),
+            deny: rules(deny),
+            ask: false,
+            local: Vec::new(),
+        }
     }
 
     fn allowed(network: &Network, host: &str, port: u16) -> bool {

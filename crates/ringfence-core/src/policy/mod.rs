@@ -87,6 +87,9 @@ pub struct Network {
     pub deny: Vec<HostRule>,
     /// Whether a person is asked for a host that is not named.
     pub ask: bool,
+    /// Ports of the host's own loopback that are reached at the same ports inside.
+    #[serde(default)]
+    pub local: Vec<u16>,
 }
 
 /// The rule of the network.
@@ -178,6 +181,7 @@ impl Policy {
     /// Whether there is no host that can be reached. An empty list allows nothing.
     pub fn reaches_nothing(&self) -> bool {
         match self.network.mode {
+            _ if !self.network.local.is_empty() => false,
             NetworkMode::None => true,
             NetworkMode::Allow => self.network.allow.is_empty() && !self.network.ask,
             NetworkMode::Open => false,

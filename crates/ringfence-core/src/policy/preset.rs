@@ -130,7 +130,13 @@ fn open() -> Policy {
             protect: Vec::new(),
             deny: Vec::new(),
         },
-        network: Network { mode: NetworkMode::Open, allow: Vec::new(), deny: Vec::new(), ask: false },
+        network: Network {
+            mode: NetworkMode::Open,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            ask: false,
+            local: Vec::new(),
+        },
         env: Env { allow: Vec::new() },
         credentials: Credentials::Env,
         limits: Limits {

@@ -144,6 +144,7 @@ impl Asked<'_> {
             patience: self.settings.sandbox.patience_seconds,
             is_root: rustix::process::geteuid().is_root(),
             notices,
+            loopback_env: self.settings.sandbox.loopback_env.clone(),
             attachments: self.options.attachments.as_ref().map(|path| self.installation.expand(path)),
             stdin: self.stdin(face)?,
         })
@@ -193,6 +194,7 @@ impl Asked<'_> {
         policy.files.read.extend(options.read.iter().map(|path| self.named_path(path)));
         policy.files.write.extend(options.write.iter().map(|path| self.named_path(path)));
         options.allow.iter().for_each(|host| policy.allow_host(host.clone()));
+        policy.network.local.extend(&options.allow_local);
         if policy.network.mode == NetworkMode::Allow {
             policy.network.allow.extend(self.settings.broker.allow.iter().cloned());
         }

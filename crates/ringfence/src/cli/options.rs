@@ -25,6 +25,9 @@ pub(crate) struct Options {
     /// Allow a host: example.com, example.com:8443, *.example.com (repeatable)
     #[arg(long, value_name = "HOST", help_heading = "Isolation")]
     pub(crate) allow: Vec<HostRule>,
+    /// Let it reach a port of this machine's own loopback, at the same port inside (repeatable)
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Isolation")]
+    pub(crate) allow_local: Vec<u16>,
     /// Ask for hosts that are not allowed, at this terminal
     #[arg(long, help_heading = "Isolation")]
     pub(crate) ask: bool,

@@ -333,6 +333,12 @@ impl Backend for Containers {
         limits.pids = limits.pids.or(pids.then_some(config.pids_limit));
     }
 
+    fn host_name(&self, request: &Request) -> Option<&'static str> {
+        let network = plan::network_mode(&self.network(), request);
+        // On the host's own network the loopback is the host's.
+        (!matches!(network.as_str(), "none" | "host")).then_some(self.flavor.host_name)
+    }
+
     fn notices(&self) -> Vec<String> {
         let image = self.image().ok().and_then(|image| image.notice);
         let network = match self.network() {

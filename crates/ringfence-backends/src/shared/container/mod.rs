@@ -39,6 +39,8 @@ pub(crate) struct Flavor {
     pub(crate) remedy: &'static str,
     /// How a rootless engine is told to keep the person's own number inside; without it number 0 is the person.
     pub(crate) keep_id: Option<&'static str>,
+    /// The name by which its containers reach the host.
+    pub(crate) host_name: &'static str,
     /// Whether it takes the list of what is masked as an option of security.
     pub(crate) mask_option: bool,
     /// Whether it can say whose a private place is.

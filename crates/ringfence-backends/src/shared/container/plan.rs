@@ -18,6 +18,7 @@ use super::engine::Facts;
 use super::room::{self, Room};
 use crate::shared::covers::{Cover, Shown, covers, shown};
 use crate::shared::means::whole_processors;
+use crate::shared::run;
 use crate::shared::survey::Survey;
 
 /// Where the gate is inside.
@@ -89,6 +90,7 @@ impl Parts<'_> {
     pub(super) fn body(&self) -> ContainerCreateBody {
         let Self { request, user, .. } = self;
         let limits = &request.policy.limits;
+        let network = network_mode(self.network, request);
         let Facts { memory, cpus, pids, .. } = *self.facts;
         let memory = limits.memory.filter(|_| memory).map(|size| signed(size.bytes()));
         let pids = limits.pids.filter(|_| pids).map(|count| count.saturating_add(OUR_PROCESSES));
@@ -100,7 +102,9 @@ impl Parts<'_> {
             pids_limit: pids.map(i64::from),
             mounts: Some(self.mounts()),
             tmpfs: Some(self.private_places()),
-            network_mode: Some(self.network_mode()),
+            extra_hosts: (!matches!(network.as_str(), "none" | "host"))
+                .then(|| vec![format!("{}:host-gateway", self.flavor.host_name)]),
+            network_mode: Some(network),
             cap_drop: Some(vec!["ALL".into()]),
             security_opt: Some(self.security()),
             masked_paths: (!self.flavor.mask_option).then(|| MASKED.map(str::to_owned).to_vec()),
@@ -156,15 +160,6 @@ impl Parts<'_> {
     fn security(&self) -> Vec<String> {
         let masks = self.flavor.mask_option.then(|| format!("mask={}", MASKED.join(":")));
         ["no-new-privileges".to_owned()].into_iter().chain(masks).collect()
-    }
-
-    fn network_mode(&self) -> String {
-        match (self.network, self.request.policy.network.mode) {
-            (NetworkChoice::Named(name), _) => name.clone(),
-            // Somebody asked for an open network and did not say which. One that is looked at goes through the gate.
-            (NetworkChoice::Gate, NetworkMode::Open) if self.request.door.is_none() => "bridge".into(),
-            (NetworkChoice::Gate, _) => "none".into(),
-        }
     }
 
     /// What is seen of the host: what a mode with walls of its own shows, and what of it is covered.
@@ -259,8 +254,18 @@ impl Parts<'_> {
             identity: write.then_some(self.survey.identity),
             placeholders: Vec::new(),
             kept: PathBuf::new(),
-            door: self.request.door,
+            doors: run::doors(self.request),
         })
+    }
+}
+
+/// The network of a run, in the engine's words.
+pub(super) fn network_mode(network: &NetworkChoice, request: &Request) -> String {
+    match (network, request.policy.network.mode) {
+        (NetworkChoice::Named(name), _) => name.clone(),
+        // Somebody asked for an open network and did not say which. One that is looked at goes through the gate.
+        (NetworkChoice::Gate, NetworkMode::Open) if request.door.is_none() => "bridge".into(),
+        (NetworkChoice::Gate, _) => "none".into(),
     }
 }
 
