@@ -332,3 +332,53 @@ fn addresses_of_the_host_are_rewritten_where_there_is_a_network() {
         assert!(ran.stdout.contains(&format!("\t{host}")), "{ran:?}");
     }
 }
+
+/// With a login that is handed in, the CLI works as that login, and what it is refreshed by stays outside.
+#[test]
+fn logins_are_handed_in_as_copies_and_keys_without_a_trace() {
+    let login = r#"{"claudeAiOauth": {"accessToken": "sk-ant-oat01-REAL-ACCESS", "refreshToken": "sk-ant-ort01-REAL-REFRESH",
+                    "expiresAt": 4102444800000, "scopes": ["user:inference"], "subscriptionType": "max"}}"#;
+    let search =
+        "grep -rsac REAL-REFRES[H] ~ /tmp | grep -cv ':0$' > found.txt; echo {} >> ~/.claude/settings.json";
+    let Some(engine) = engine("docker") else { return };
+    for (credentials, header, value) in [
+        ("mount", "authorization", "Bearer sk-ant-oat01-REAL-ACCESS"),
+        ("env", "x-api-key", "sk-ant-REAL-KEY-0123456789"),
+    ] {
+        let steps = vec![Step::Shell { command: search.into() }, Step::Text { text: "Done.".into() }];
+        let server = Server::start(Script::new(steps)).unwrap();
+        let front = Front::start(server.address(), &["api.anthropic.com"]).unwrap();
+        let to = format!("api.anthropic.com:443={}", front.address());
+        let place = engine.place(Place::new()).env("RINGFENCE_CONNECT_TO", to);
+        let root = place.home().join("root.pem");
+        fs::write(&root, front.root()).unwrap();
+        let mut place = place.env("RINGFENCE_CA_FILE", root.display().to_string());
+        let logins = place.home().join("elsewhere");
+        fs::create_dir_all(&logins).unwrap();
+        fs::write(logins.join(".credentials.json"), login).unwrap();
+        place = match credentials {
+            "mount" => place.env("CLAUDE_AUTH_DIR", logins.display().to_string()),
+            _ => place.env("ANTHROPIC_API_KEY", value),
+        };
+        let policy = format!(r#"{{"extends": "standard", "credentials": "{credentials}"}}"#);
+        fs::write(place.home().join("p.json"), policy).unwrap();
+        let policy = place.home().join("p.json").display().to_string();
+        // The host's certificate is not the image's: the program itself speaks to the host now.
+        let bundle = format!("NODE_EXTRA_CA_CERTS={}", "/workspace/root.pem");
+        fs::copy(&root, place.work().join("root.pem")).unwrap();
+        let args =
+            ["run", "--json", "--agent", "claude", "--mode", "docker", "--policy", &policy, "--env", &bundle];
+        let ran = place.run(&[&args[..], &["Please do it"]].concat());
+        assert_eq!(ran.result()["text"], "Done.", "{credentials} {ran:?}");
+        assert_eq!(place.read("found.txt").trim(), "0");
+        let requests = server.requests();
+        assert!(
+            requests.iter().any(|one| one.headers.get(header).is_some_and(|got| got == value)),
+            "{requests:?}"
+        );
+        assert_eq!(fs::read_to_string(logins.join(".credentials.json")).unwrap(), login);
+    }
+    let ran =
+        engine.place(Place::new()).run(&["run", "--json", "--agent", "claude", "--mode", "docker", "x"]);
+    assert!(ran.stdout.contains("no login and no key of claude was found: run `claude /login`"), "{ran:?}");
+}

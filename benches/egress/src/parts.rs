@@ -66,8 +66,14 @@ pub(crate) async fn server(directory: &Path) -> anyhow::Result<()> {
 pub(crate) async fn broker(directory: &Path, server: SocketAddr) -> anyhow::Result<()> {
     let env = BTreeMap::from([("ANTHROPIC_API_KEY".to_owned(), "sk-ant-api03-measured".to_owned())]);
     let url = format!("https://{LOOKED}");
-    let sources =
-        Sources { env: &env, home: directory, state: directory, keychain: None, base_url: Some(&url) };
+    let sources = Sources {
+        env: &env,
+        home: directory,
+        moved: &[],
+        state: directory,
+        keychain: None,
+        base_url: Some(&url),
+    };
     let setup = Setup {
         network: Network {
             mode: NetworkMode::Allow,

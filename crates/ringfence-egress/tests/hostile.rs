@@ -79,6 +79,7 @@ impl Scene {
         let env = BTreeMap::from([("ANTHROPIC_API_KEY".to_owned(), "sk-ant-api03-REAL".to_owned())]);
         let sources = Sources {
             env: &env,
+            moved: &[],
             home: directory.path(),
             state: directory.path(),
             keychain: None,

@@ -53,12 +53,14 @@ pub fn environment(
     let is_credential =
         |name: &str| ringfence_agents::ALL.iter().any(|cli| cli.facts().login.env.contains(&name));
     let configuration = cli.map_or(&[] as &[&str], |cli| cli.facts().env);
+    // A directory of the host means nothing where the system is another.
+    let elsewhere = |name: &str| !shares_system && (name.ends_with("_DIR") || name.ends_with("_HOME"));
     let allowed = |name: &str| {
         BASE.contains(&name)
             || (shares_system && OF_SYSTEM.contains(&name))
             || name.starts_with("LC_")
             || network.contains(&name)
-            || configuration.contains(&name)
+            || (configuration.contains(&name) && !elsewhere(name))
             || credentials.contains(&name)
             || policy.env.allow.iter().any(|allowed| allowed == name && (hands_over || !is_credential(name)))
     };

@@ -10,6 +10,7 @@ mod clock;
 mod environment;
 pub mod layer;
 mod lines;
+mod logins;
 mod loopback;
 mod outside;
 mod redact;

@@ -24,6 +24,8 @@ const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
 pub struct Outside {
     /// The person's home, where logins are.
     pub home: PathBuf,
+    /// Directories of the home that are elsewhere: as they are called there, and where they are.
+    pub moved: Vec<(PathBuf, PathBuf)>,
     /// Where ringfence keeps what lasts.
     pub state: PathBuf,
     /// The program that reads the keychain, on machines that have one.
@@ -45,8 +47,8 @@ pub struct Outside {
 impl Outside {
     /// The host as the providers of credentials see it.
     pub fn sources<'a>(&'a self, env: &'a BTreeMap<String, String>) -> Sources<'a> {
-        let Outside { home, state, keychain, .. } = self;
-        Sources { env, home, state, keychain: keychain.as_deref(), base_url: None }
+        let Outside { home, moved, state, keychain, .. } = self;
+        Sources { env, home, moved, state, keychain: keychain.as_deref(), base_url: None }
     }
 }
 

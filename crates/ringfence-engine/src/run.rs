@@ -12,8 +12,8 @@ use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
 use ringfence_core::paths::{BadPath, GUEST_HOME, HostPath, PathMapping};
-use ringfence_core::plan::{Plan, Refusal, Request, Stdin, resolve};
-use ringfence_core::policy::{BadHostRule, NetworkMode, Policy};
+use ringfence_core::plan::{GuestFile, Plan, Refusal, Request, Stdin, resolve};
+use ringfence_core::policy::{BadHostRule, Credentials, NetworkMode, Policy, Reach};
 use ringfence_core::record::{RECORD_SCHEMA, Record};
 use ringfence_core::units::Seconds;
 use ringfence_egress::{Broker, Meter, Session};
@@ -24,6 +24,7 @@ use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
 use crate::layer::Layer;
+use crate::logins::{self, Copies};
 use crate::loopback::{self, Local};
 use crate::outside::{self, Outside, OutsideError};
 use crate::redact::Redactor;
@@ -252,6 +253,11 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     for credential in &credentials {
         passed.env.extend(credential.inside().env.clone());
     }
+    let copies = match cli.filter(|_| job.policy.credentials == Credentials::Mount) {
+        Some(cli) => logins::copies(cli, job.outside.sources(&job.host_env)),
+        None => Copies::default(),
+    };
+    let unknown = no_login(cli, job, &passed.env, credentials.is_empty() && copies.files.is_empty());
     let line = command_line(job, &passed.env)?;
     for (name, value) in line.env {
         passed.env.entry(name).or_insert(value);
@@ -262,8 +268,11 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         }
     }
     let needed = outside::needed_hosts(cli, &job.policy, &credentials)?;
-    let redactor =
-        Redactor::new(passed.secret.iter().filter_map(|name| passed.env.get(name)).map(String::as_str));
+    let secret = passed.secret.iter().filter_map(|name| passed.env.get(name));
+    let redactor = Redactor::new(secret.chain(&copies.secrets).map(String::as_str));
+    let home = passed.env.get("HOME").map(PathBuf::from).unwrap_or_default();
+    let files = copies.files.into_iter();
+    let files = files.map(|(path, text)| GuestFile { path: home.join(path), text, mode: 0o600, over: false });
     let mut policy = job.policy.clone();
     backend.bound(&mut policy.limits);
     let request = Request {
@@ -277,7 +286,7 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         stdin: if cli.is_some() && !job.at_terminal() { Stdin::Empty } else { job.stdin },
         needed_hosts: needed,
         door: None,
-        files: Vec::new(),
+        files: files.collect(),
     };
     let mut plan = resolve(request, &backend.capabilities())?;
     let session = outside::session(job, &plan.request.policy, credentials)?;
@@ -285,9 +294,31 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         outside::furnish(&mut plan.request, session, &job.given_env);
     }
     let unreached = reach_host(job, backend, &mut plan.request);
-    let notices = job.notices.iter().cloned().chain(line.notices).chain(backend.notices()).chain(unreached);
+    let notices = job.notices.iter().cloned().chain(line.notices).chain(backend.notices());
+    let notices = notices.chain(unreached).chain(unknown);
     let notices = notices.collect();
     Ok(Planned { plan, redactor, notices, session })
+}
+
+/// What a person should know who has neither a key nor a login for an agent CLI that needs one.
+fn no_login(
+    cli: Option<&dyn AgentCli>,
+    job: &Job<'_>,
+    env: &BTreeMap<String, String>,
+    none_found: bool,
+) -> Option<String> {
+    let cli = cli.filter(|cli| none_found && !cli.facts().login.env.is_empty())?;
+    let login = &cli.facts().login;
+    let handed = login.env.iter().any(|name| env.contains_key(*name));
+    if handed || job.policy.credentials == Credentials::None || job.host_env.is_empty() {
+        return None;
+    }
+    // Without a boundary it finds its own login.
+    let there = |path: &&str| job.outside.sources(&job.host_env).place(path).exists();
+    if job.policy.files.reach == Reach::Host && login.paths.iter().any(there) {
+        return None;
+    }
+    Some(format!("no login and no key of {} was found: {}", cli.facts().name, login.remedy))
 }
 
 /// Services of the host: by another name where the mode has one, through the broker where the policy names their ports. The

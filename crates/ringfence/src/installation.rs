@@ -169,6 +169,7 @@ impl Installation {
         Ok(Outside {
             home: self.home.clone(),
             state: self.state.clone(),
+            moved: self.moved(settings),
             keychain,
             connect_to,
             roots,
@@ -177,6 +178,19 @@ impl Installation {
             ask: None,
             learn: false,
         })
+    }
+
+    /// Where the logins are that the settings name. The variable that moves what a CLI keeps may also hold its login.
+    fn moved(&self, settings: &BrokerSettings) -> Vec<(PathBuf, PathBuf)> {
+        let BrokerSettings { claude_dir, claude_config_dir, codex_dir, .. } = settings;
+        let holds_login = |path: &&PathBuf| self.expand(path).join(".credentials.json").is_file();
+        let claude = claude_dir.as_ref().or(claude_config_dir.as_ref().filter(holds_login));
+        let all = [
+            (".claude", claude),
+            (".config/claude", claude_config_dir.as_ref()),
+            (".codex", codex_dir.as_ref()),
+        ];
+        all.into_iter().filter_map(|(name, path)| Some((name.into(), self.expand(path?)))).collect()
     }
 
     /// The runs of this installation.

@@ -75,6 +75,7 @@ fn with_namespaces(offer: &Offer) -> Capabilities {
         (Promise::Timeout, "pid namespace".into()),
         (Promise::OutputCap, "counted on the pipes".into()),
         (Promise::Budget, "counted by the broker".into()),
+        (Promise::CredentialsMount, "private copies without what they are refreshed by".into()),
         (Promise::Disk, "one memory of that size for all private places".into()),
     ]
     .into_iter()

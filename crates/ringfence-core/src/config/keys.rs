@@ -103,6 +103,22 @@ pub const KEYS: &[Key] = &[
     ),
     key("broker.prices_file", Kind::Path, None, "what tokens cost, in the form of the built-in list")
         .env(&["RINGFENCE_PRICES_FILE"]),
+    key(
+        "broker.claude_dir",
+        Kind::Path,
+        None,
+        "where the login of Claude Code is, in the place of ~/.claude",
+    )
+    .env(&["RINGFENCE_CLAUDE_AUTH_DIR", "CLAUDE_AUTH_DIR"]),
+    key(
+        "broker.claude_config_dir",
+        Kind::Path,
+        None,
+        "what Claude Code keeps besides, in the place of ~/.config/claude",
+    )
+    .env(&["RINGFENCE_CLAUDE_CONFIG_DIR", "CLAUDE_CONFIG_DIR"]),
+    key("broker.codex_dir", Kind::Path, None, "where the login of Codex is, in the place of ~/.codex")
+        .env(&["RINGFENCE_CODEX_AUTH_DIR", "CODEX_AUTH_DIR"]),
     key("agents.*.name", Kind::Text, None, "what people call the agent"),
     key(
         "agents.*.provider",

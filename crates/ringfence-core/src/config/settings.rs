@@ -46,6 +46,12 @@ pub struct BrokerSettings {
     pub credentials: Vec<String>,
     /// What tokens cost.
     pub prices_file: Option<PathBuf>,
+    /// Where the login of Claude Code is, in the place of `~/.claude`.
+    pub claude_dir: Option<PathBuf>,
+    /// Its settings, in the place of `~/.config/claude`.
+    pub claude_config_dir: Option<PathBuf>,
+    /// Where the login of Codex is, in the place of `~/.codex`.
+    pub codex_dir: Option<PathBuf>,
 }
 
 /// How runs are isolated.

@@ -29,5 +29,5 @@ fn stores(sources: Sources<'_>) -> impl Iterator<Item = Store> {
         service: SERVICE,
         account,
     });
-    keychain.into_iter().chain([Store::File(sources.home.join(FILE))])
+    keychain.into_iter().chain([Store::File(sources.place(FILE))])
 }

@@ -133,6 +133,7 @@ mod tests {
             .unwrap();
         let sources = Sources {
             env: &env,
+            moved: &[],
             home: home.path(),
             state: Path::new("/nowhere"),
             keychain: None,

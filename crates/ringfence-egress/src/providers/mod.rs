@@ -26,12 +26,27 @@ pub struct Sources<'a> {
     pub env: &'a BTreeMap<String, String>,
     /// The person's home.
     pub home: &'a Path,
+    /// Directories of the home that are elsewhere: as they are called there, and where they are.
+    pub moved: &'a [(PathBuf, PathBuf)],
     /// Where ringfence keeps what lasts.
     pub state: &'a Path,
     /// The program that reads the keychain, on machines that have one.
     pub keychain: Option<&'a Path>,
     /// The address of the model, where it is not the provider's own.
     pub base_url: Option<&'a str>,
+}
+
+impl Sources<'_> {
+    /// Where a path of the person's home is.
+    pub fn place(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        let moved = self.moved.iter().find_map(|(from, to)| Some((path.strip_prefix(from).ok()?, to)));
+        match moved {
+            Some((rest, to)) if rest.as_os_str().is_empty() => to.clone(),
+            Some((rest, to)) => to.join(rest),
+            None => self.home.join(path),
+        }
+    }
 }
 
 /// Why a credential cannot be used.
@@ -173,7 +188,7 @@ mod tests {
     use super::{Sources, find, host_of};
 
     fn sources<'a>(env: &'a BTreeMap<String, String>, home: &'a Path) -> Sources<'a> {
-        Sources { env, home, state: Path::new("/nowhere"), keychain: None, base_url: None }
+        Sources { env, home, moved: &[], state: Path::new("/nowhere"), keychain: None, base_url: None }
     }
 
     fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -31,7 +31,7 @@ pub(super) fn key(sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError
 
 pub(super) fn login(sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError> {
     let hosts = sources.hosts(&LOGIN_HOSTS)?;
-    let opened = Login::open(&CHATGPT, Store::File(sources.home.join(FILE)), sources.state)?;
+    let opened = Login::open(&CHATGPT, Store::File(sources.place(FILE)), sources.state)?;
     let credential =
         |(login, document): (Login, Value)| by_login("chatgpt login", FILE, hosts, login, &document);
     Ok(opened.map(credential).into_iter().collect())

@@ -20,7 +20,7 @@ pub(super) fn capabilities(facts: &Facts, network: &NetworkChoice) -> Capabiliti
         (Promise::ProcessesSeparate, "pid and ipc namespaces, own session, seccomp".into()),
         (Promise::PrivilegesDropped, "no capabilities, no new privileges, seccomp".into()),
         (Promise::EnvAllowList, "nothing but what the gate is told".into()),
-        (Promise::CredentialsMount, "private copies of what is mounted read-only".into()),
+        (Promise::CredentialsMount, "private copies without what they are refreshed by".into()),
         (Promise::Timeout, "pid namespace".into()),
         (Promise::OutputCap, "counted on the pipes".into()),
         (Promise::Disk, "memory of that size for the home and /tmp".into()),
