@@ -382,3 +382,59 @@ fn logins_are_handed_in_as_copies_and_keys_without_a_trace() {
         engine.place(Place::new()).run(&["run", "--json", "--agent", "claude", "--mode", "docker", "x"]);
     assert!(ran.stdout.contains("no login and no key of claude was found: run `claude /login`"), "{ran:?}");
 }
+
+/// A path is a path, whatever is in its name, and what cannot be said to an engine is not said.
+#[test]
+fn names_that_an_engine_would_read_otherwise_are_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    in_all(|engine, place| {
+        let planted = place.work().join("q,source=/,dst=");
+        fs::create_dir_all(&planted).unwrap();
+        fs::write(planted.join(".env"), "SECRET=1").unwrap();
+        let ran = engine.exec(&place, &[], "cat q*/*/.env; ls /.env");
+        match engine.mode {
+            "podman" => assert!(ran.code() == 125 && ran.stderr.contains("its name has ','"), "{ran:?}"),
+            _ => assert!(!ran.stdout.contains("SECRET"), "{ran:?}"),
+        }
+        fs::remove_dir_all(place.work().join("q,source=")).unwrap();
+        let planted = place.work().join(std::ffi::OsStr::from_bytes(b"x\xff"));
+        fs::create_dir(&planted).unwrap();
+        fs::write(planted.join(".env"), "SECRET=1").unwrap();
+        let ran = engine.exec(&place, &[], "cat x*/.env");
+        assert!(ran.code() == 125 && ran.stderr.contains("UTF-8"), "{ran:?}");
+    });
+}
+
+#[test]
+fn what_ringfence_keeps_is_hidden_wherever_it_is() {
+    let settings = |place: Place| {
+        let state = place.work().join("st");
+        fs::create_dir(&state).unwrap();
+        fs::write(state.join("settings.json"), "{}").unwrap();
+        place.env("RINGFENCE_HOME", state.display().to_string())
+    };
+    let script = "ls st; echo '{}' > st/settings.json; mv st elsewhere; mkdir -p st/runs";
+    let native = settings(Place::new());
+    let ran = native.run(&["exec", "--mode", "native", "--", "sh", "-c", script]);
+    assert!(ran.stdout.is_empty() && ran.code() != 0, "{ran:?}");
+    in_all(|engine, place| {
+        let place = settings(place);
+        let ran = engine.exec(&place, &[], script);
+        assert!(ran.stdout.is_empty() && ran.code() != 0 && place.work().join("st/runs").exists(), "{ran:?}");
+    });
+}
+
+#[test]
+fn a_home_with_logins_can_be_the_workspace() {
+    in_all(|engine, place| {
+        for file in [".claude/settings.json", ".codex/auth.json", ".ssh/id", "work.txt"] {
+            let file = place.work().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "x").unwrap();
+        }
+        let home = place.work().display().to_string();
+        let place = place.env("HOME", home);
+        let ran = engine.exec(&place, &[], "cat work.txt .ssh/id .codex/auth.json .claude/settings.json");
+        assert_eq!(ran.stdout, "x", "{ran:?}");
+    });
+}

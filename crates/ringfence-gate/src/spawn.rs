@@ -108,7 +108,8 @@ pub fn spawn_program(spec: &Spec, stdin: Option<OwnedFd>) -> io::Result<Spawned>
 /// Where the program is. A directory that depends on where one stands is not searched: the workspace is the agent's to
 /// write.
 fn find(spec: &Spec) -> io::Result<PathBuf> {
-    let name = spec.argv.first().filter(|name| !name.is_empty()).ok_or(io::ErrorKind::InvalidInput)?;
+    let missing = || io::Error::from_raw_os_error(libc::ENOENT);
+    let name = spec.argv.first().filter(|name| !name.is_empty()).ok_or_else(missing)?;
     if name.contains('/') {
         return Ok(name.into());
     }
@@ -118,7 +119,7 @@ fn find(spec: &Spec) -> io::Result<PathBuf> {
         file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
     let found = all.map(|directory| directory.join(name)).find(is_program);
-    found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+    found.ok_or_else(missing)
 }
 
 /// A new terminal: its outer and its inner end.

@@ -96,8 +96,15 @@ fn landlock(grants: &[Grant], alone: bool) -> Result<(), ConfineError> {
         let access: BitFlags<AccessFs> = match grant.access {
             Access::List => AccessFs::ReadDir.into(),
             Access::Read => AccessFs::from_read(NEWEST),
+            Access::Use => {
+                AccessFs::from_read(NEWEST) | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev
+            }
             Access::Write => all,
         };
+        // Not every container has all of them.
+        if !grant.path.exists() && grant.access == Access::Write && !alone {
+            continue;
+        }
         let path = PathFd::new(&grant.path).map_err(|error| wrong(&error))?;
         let access = if grant.path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
         ruleset = ruleset.add_rule(PathBeneath::new(path, access)).map_err(|error| wrong(&error))?;

@@ -142,6 +142,8 @@ pub enum Access {
     List,
     /// Read and execute.
     Read,
+    /// Read and write what is there, and make nothing.
+    Use,
     /// Anything.
     Write,
 }

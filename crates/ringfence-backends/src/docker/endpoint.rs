@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ring::digest::{SHA256, digest};
+use ringfence_core::failure::{Failure, FailureClass};
 use serde_json::Value;
 
 use crate::Surroundings;
 use crate::shared::container::{Endpoint, endpoint};
 
 /// In the order of Docker's own command line: the variable, the context, the usual places.
-pub(super) fn find(around: &Surroundings) -> Result<Endpoint, String> {
+pub(super) fn find(around: &Surroundings) -> Result<Endpoint, Failure> {
     let variable = |name: &str| around.services.get(name).filter(|value| !value.is_empty());
     if let Some(address) = variable("DOCKER_HOST") {
         return endpoint(address, "DOCKER_HOST");
@@ -28,13 +29,17 @@ pub(super) fn find(around: &Surroundings) -> Result<Endpoint, String> {
 }
 
 /// A context is a file whose name is made of its own.
-fn context(settings: &Path, name: &str) -> Result<Endpoint, String> {
+fn context(settings: &Path, name: &str) -> Result<Endpoint, Failure> {
     let id: String =
         digest(&SHA256, name.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let file = settings.join("contexts/meta").join(id).join("meta.json");
-    let meta = read(&file).ok_or_else(|| format!("Docker's context `{name}` is not there"))?;
+    let missing = |what: &str| {
+        Failure::new(FailureClass::RuntimeMissing, format!("Docker's context `{name}` {what}"))
+            .with_remedy("choose another with `docker context use`")
+    };
+    let meta = read(&file).ok_or_else(|| missing("is not there"))?;
     let address = text(&meta, "/Endpoints/docker/Host");
-    let address = address.ok_or_else(|| format!("Docker's context `{name}` names no engine"))?;
+    let address = address.ok_or_else(|| missing("names no engine"))?;
     endpoint(&address, &format!("context {name}"))
 }
 

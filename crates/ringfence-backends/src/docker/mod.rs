@@ -21,6 +21,7 @@ const FLAVOR: Flavor = Flavor {
     host_name: "host.docker.internal",
     mask_option: false,
     owned_memory: true,
+    joins_options: false,
 };
 
 pub(crate) const ENTRY: Entry = Entry {

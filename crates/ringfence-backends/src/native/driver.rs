@@ -100,7 +100,8 @@ impl Native {
             ));
         }
         let program = system::program(request)?;
-        let survey = survey::look(request, &self.around.home, &system.secrets)?;
+        let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
+        let survey = survey::look(request, &self.around.home, &hidden)?;
         let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
             let message = format!("there is no place for a private home: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
@@ -131,7 +132,8 @@ impl Native {
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
         let program = system::program(&plan.request)?;
-        let survey = survey::look(&plan.request, &self.around.home, &system.secrets)?;
+        let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
+        let survey = survey::look(&plan.request, &self.around.home, &hidden)?;
         let bounded = self.offer().bound(&plan.request)?;
         let spec = plan::spec(plan, base, (&program, &survey), &bounded, &kept)?;
         let placed = plan::placeholders(&plan.request, &survey);

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ringfence_core::failure::{Failure, FailureClass};
+
 use crate::Surroundings;
 use crate::shared::container::{Endpoint, endpoint};
 
@@ -17,7 +19,7 @@ const STAYS: &str = "60";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The variable of Podman's own command line, the usual places, or a service of our own.
-pub(super) fn find(around: &Surroundings) -> Result<Endpoint, String> {
+pub(super) fn find(around: &Surroundings) -> Result<Endpoint, Failure> {
     if let Some(address) = around.services.get("CONTAINER_HOST").filter(|value| !value.is_empty()) {
         return endpoint(address, "CONTAINER_HOST");
     }
@@ -29,13 +31,14 @@ pub(super) fn find(around: &Surroundings) -> Result<Endpoint, String> {
     if let Some(socket) = usual.filter(|socket| answers(socket)) {
         return Ok(Endpoint { socket, source: "the usual place".into() });
     }
-    let program = around.find("podman").ok_or("podman was not found in PATH")?;
+    let missing = |why: String| Failure::new(FailureClass::RuntimeMissing, why).with_remedy("install podman");
+    let program = around.find("podman").ok_or_else(|| missing("podman was not found in PATH".into()))?;
     let directory = around.state.join("podman");
     let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory);
-    made.map_err(|error| format!("{} cannot be made: {error}", directory.display()))?;
+    made.map_err(|error| missing(format!("{} cannot be made: {error}", directory.display())))?;
     let socket = directory.join("podman.sock");
     if !answers(&socket) {
-        start(&program, &socket)?;
+        start(&program, &socket).map_err(|why| Failure::new(FailureClass::DaemonDown, why))?;
     }
     Ok(Endpoint { socket, source: "a service that ringfence started".into() })
 }

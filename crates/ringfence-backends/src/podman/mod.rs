@@ -20,6 +20,7 @@ const FLAVOR: Flavor = Flavor {
     host_name: "host.containers.internal",
     mask_option: true,
     owned_memory: false,
+    joins_options: true,
 };
 
 pub(crate) const ENTRY: Entry = Entry {

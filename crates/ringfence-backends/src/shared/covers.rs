@@ -63,9 +63,26 @@ pub(crate) fn covers(request: &Request, survey: &Survey, seen: &[Shown]) -> Vec<
         covers.extend(places(seen, path, true).into_iter().map(said));
     }
     if request.policy.files.reach == Reach::Workspace {
-        covers.extend(survey.hidden.iter().flat_map(|(path, directory)| hidden(seen, path, *directory)));
+        let masks: Vec<Cover> =
+            survey.hidden.iter().flat_map(|(path, directory)| hidden(seen, path, *directory)).collect();
+        // Below a directory that is hidden there is nothing to cover.
+        covers.extend(masks.clone());
+        covers.retain(|cover| !masks.iter().any(|mask| mask.hides(cover.target())));
     }
     covers
+}
+
+impl Cover {
+    pub(crate) fn target(&self) -> &Path {
+        match self {
+            Cover::Hold { target, .. } | Cover::Text { target, .. } | Cover::Hide { target, .. } => target,
+        }
+    }
+
+    /// Whether a path is below a directory that this hides.
+    fn hides(&self, path: &Path) -> bool {
+        matches!(self, Cover::Hide { target, directory: true } if path != target && path.starts_with(target))
+    }
 }
 
 /// Nothing, wherever a path is seen.

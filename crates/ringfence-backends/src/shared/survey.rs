@@ -92,6 +92,11 @@ pub(crate) fn look(
     Ok(survey)
 }
 
+/// What ringfence itself keeps, which no run sees wherever it is.
+pub(crate) fn state(directory: &Path) -> Vec<(PathBuf, bool)> {
+    real(directory).into_iter().collect()
+}
+
 /// A path that somebody asked to show. A socket is a door, not a file.
 fn shown(path: &str) -> Result<PathBuf, LaunchError> {
     let unshowable = |error: std::io::Error| refused(format!("{path} cannot be shown: {error}"));

@@ -79,7 +79,7 @@ impl Containers {
                 room.give_up();
                 continue;
             };
-            if note.engine != engine.endpoint.socket {
+            if note.engine != engine.endpoint.socket && note.engine_id != engine.facts.id {
                 continue;
             }
             if engine.remove(&note.container).is_ok() {
@@ -99,7 +99,7 @@ impl Containers {
         let workspace = request.workspace.host().as_path();
         let stand_ins = StandIns::share(workspace, &self.around.state.join("stand-ins"));
         let mut stand_ins = stand_ins.map_err(|error| broken("lock the workspace", &error))?;
-        let survey = survey::look(request, &self.around.home, &[])?;
+        let survey = survey::look(request, &self.around.home, &survey::state(&self.around.state))?;
         let user = user(workspace, &engine.facts, self.flavor)?;
         let room = Room::new(&self.around.state, &request.run);
         let room = room.map_err(|error| broken("make a place for the run", &error))?;
@@ -111,16 +111,19 @@ impl Containers {
             room: &room,
             gate,
             image: &id,
+            volumes: &volumes(&image),
             network: &network,
             user,
             flavor: self.flavor,
             facts: &engine.facts,
             owner: &self.around.state,
         };
+        parts.check()?;
         let container = format!("ringfence-{}", request.run);
         let note = Note {
             container: container.clone(),
             engine: engine.endpoint.socket.clone(),
+            engine_id: engine.facts.id.clone(),
             workspace: workspace.to_owned(),
             placeholders: placeholders(request, &survey),
         };
@@ -155,10 +158,12 @@ fn image_env(image: &ImageInspect) -> Vec<String> {
     image.config.as_ref().and_then(|config| config.env.clone()).unwrap_or_default()
 }
 
+fn volumes(image: &ImageInspect) -> Vec<String> {
+    image.config.as_ref().and_then(|config| config.volumes.clone()).unwrap_or_default()
+}
+
 pub(super) fn connect(flavor: Flavor, around: &Surroundings) -> Result<Engine, Failure> {
-    let endpoint = (flavor.endpoint)(around)
-        .map_err(|why| Failure::new(FailureClass::RuntimeMissing, why).with_remedy(flavor.remedy))?;
-    Engine::connect(flavor, endpoint)
+    Engine::connect(flavor, (flavor.endpoint)(around)?)
 }
 
 fn broken(what: &str, error: &io::Error) -> LaunchError {
@@ -186,6 +191,12 @@ fn user(workspace: &Path, facts: &Facts, flavor: Flavor) -> Result<User, LaunchE
             Some(keep_id) => User { uid, gid, userns: Some(keep_id) },
             None => User { uid: 0, gid: 0, userns: None },
         });
+    }
+    if uid != me && me != 0 {
+        let message = format!("{} belongs to user {uid}, and not to you", workspace.display());
+        return Err(LaunchError::Runtime(
+            Failure::new(FailureClass::Refused, message).with_remedy("work in a directory of your own"),
+        ));
     }
     Ok(User { uid, gid, userns: facts.remaps.then_some("host") })
 }

@@ -45,6 +45,8 @@ pub(super) struct Engine {
 /// What an engine says of itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
+    /// Its own name for itself.
+    pub(super) id: String,
     pub(super) version: String,
     pub(super) api: String,
     /// Whether it runs as a person.
@@ -115,6 +117,7 @@ impl Engine {
             says.unwrap_or_default() && (!rootless || delegated(owner, controller))
         };
         let facts = Facts {
+            id: info.id.unwrap_or_default(),
             version: info.server_version.unwrap_or_default(),
             api: docker.client_version().to_string(),
             rootless,

@@ -17,6 +17,7 @@ mod room;
 
 use std::path::PathBuf;
 
+use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
 
 use crate::Surroundings;
@@ -33,8 +34,8 @@ pub(crate) struct Flavor {
     pub(crate) mode: Mode,
     /// What people call it.
     pub(crate) name: &'static str,
-    /// Where it answers, or why it is not known.
-    pub(crate) endpoint: fn(&Surroundings) -> Result<Endpoint, String>,
+    /// Where it answers, or why it cannot be used.
+    pub(crate) endpoint: fn(&Surroundings) -> Result<Endpoint, Failure>,
     /// How to get it.
     pub(crate) remedy: &'static str,
     /// How a rootless engine is told to keep the person's own number inside; without it number 0 is the person.
@@ -43,6 +44,8 @@ pub(crate) struct Flavor {
     pub(crate) host_name: &'static str,
     /// Whether it takes the list of what is masked as an option of security.
     pub(crate) mask_option: bool,
+    /// Whether it joins the options of a mount with commas, so that a path could name other options.
+    pub(crate) joins_options: bool,
     /// Whether it can say whose a private place is.
     pub(crate) owned_memory: bool,
 }
@@ -57,13 +60,16 @@ pub(crate) struct Endpoint {
 
 /// A socket in the words of the engines' variables. Others than those of this machine cannot be used: the workspace is
 /// here.
-pub(crate) fn endpoint(address: &str, source: &str) -> Result<Endpoint, String> {
+pub(crate) fn endpoint(address: &str, source: &str) -> Result<Endpoint, Failure> {
     match address.strip_prefix("unix://") {
         Some(path) if path.starts_with('/') => {
             Ok(Endpoint { socket: path.into(), source: source.to_owned() })
         }
-        _ => Err(format!(
-            "{source} names `{address}`, and only an engine on this machine can be used (`unix:///…`)"
-        )),
+        _ => {
+            let message =
+                format!("{source} names `{address}`, and only an engine on this machine can be used");
+            Err(Failure::new(FailureClass::RuntimeMissing, message)
+                .with_remedy(format!("give {source} an address that begins with `unix:///`, or unset it")))
+        }
     }
 }

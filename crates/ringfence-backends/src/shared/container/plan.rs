@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountBindOptions, MountType,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions, MountType,
 };
 use ringfence_core::backend::LaunchError;
+use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::paths::GUEST_HOME;
 use ringfence_core::plan::{GuestFile, Request};
 use ringfence_core::policy::{NetworkMode, WorkspaceAccess};
@@ -77,6 +78,8 @@ pub(super) struct Parts<'a> {
     pub(super) gate: &'a Path,
     /// With its digest.
     pub(super) image: &'a str,
+    /// The places of the image that the engine gives a file system of their own.
+    pub(super) volumes: &'a [String],
     pub(super) network: &'a NetworkChoice,
     pub(super) user: User,
     pub(super) flavor: Flavor,
@@ -86,6 +89,41 @@ pub(super) struct Parts<'a> {
 }
 
 impl Parts<'_> {
+    /// Whether all paths can be told to the engine just as they are, and the workspace has a place of its own inside.
+    pub(super) fn check(&self) -> Result<(), LaunchError> {
+        let refused =
+            |message: String| Err(LaunchError::Runtime(Failure::new(FailureClass::Refused, message)));
+        let workspace = self.request.workspace.guest().as_path();
+        if let Some(place) =
+            PRIVATE.iter().chain([&GATE]).find(|place| Path::new(place).starts_with(workspace))
+        {
+            return refused(format!(
+                "a workspace cannot be at {} inside, where {place} is",
+                workspace.display()
+            ));
+        }
+        let (seen, covers) = self.seen();
+        let shown = seen.iter().flat_map(|shown| [&shown.source, &shown.target]);
+        let covered = covers.iter().map(Cover::target);
+        for path in shown.map(PathBuf::as_path).chain(covered) {
+            let Some(text) = path.to_str() else {
+                return refused(format!("{} is no valid UTF-8, and cannot be mounted", path.display()));
+            };
+            let unsafe_here =
+                |c: char| c.is_control() || (self.flavor.joins_options && matches!(c, ',' | '"'));
+            if let Some(bad) = text.chars().find(|c| unsafe_here(*c)) {
+                let name = self.flavor.name;
+                return refused(format!("{name} cannot mount {text:?}: its name has {bad:?} in it"));
+            }
+        }
+        for volume in self.volumes {
+            if Path::new(volume).starts_with(workspace) {
+                return refused(format!("the image has a volume at {volume}, inside of the workspace"));
+            }
+        }
+        Ok(())
+    }
+
     /// What the engine is asked for.
     pub(super) fn body(&self) -> ContainerCreateBody {
         let Self { request, user, .. } = self;
@@ -109,6 +147,7 @@ impl Parts<'_> {
             security_opt: Some(self.security()),
             masked_paths: (!self.flavor.mask_option).then(|| MASKED.map(str::to_owned).to_vec()),
             readonly_rootfs: Some(true),
+            shm_size: limits.disk.map(|_| signed(SMALL)),
             ipc_mode: Some("private".into()),
             // What a run prints is nobody's business but the host's.
             log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: None }),
@@ -118,6 +157,8 @@ impl Parts<'_> {
         ContainerCreateBody {
             image: Some(self.image.to_owned()),
             hostname: Some("ringfence".into()),
+            // Nothing of the image's runs beside the gate.
+            healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
             user: Some(format!("{}:{}", user.uid, user.gid)),
             working_dir: Some("/".into()),
             entrypoint: Some(vec![GATE.into()]),
@@ -136,7 +177,7 @@ impl Parts<'_> {
     fn private_places(&self) -> HashMap<String, String> {
         let limits = &self.request.policy.limits;
         let all = limits.disk.or(limits.memory).map(|size| size.bytes());
-        let half = all.map(|all| all.saturating_sub(2 * SMALL) / 2);
+        let half = all.map(|all| all.saturating_sub(3 * SMALL) / 2);
         let User { uid, gid, .. } = self.user;
         let own = |mode: &str| match self.flavor.owned_memory {
             true => format!("{mode},uid={uid},gid={gid}"),
@@ -235,8 +276,10 @@ impl Parts<'_> {
         let (seen, _) = self.seen();
         let written = seen.iter().filter(|shown| shown.write).map(|shown| shown.target.clone());
         let private = PRIVATE.map(PathBuf::from).into_iter();
-        let places = written.chain(private).chain(["/dev", "/proc"].map(PathBuf::from));
-        let grants = places.map(|path| Grant { path, access: Access::Write });
+        let shared = ["/dev/shm", "/dev/mqueue", "/dev/pts", "/proc"].map(PathBuf::from);
+        let grants = written.chain(private).chain(shared).map(|path| Grant { path, access: Access::Write });
+        let fixed = [("/dev", Access::Use), ("/", Access::Read)];
+        let fixed = fixed.map(|(path, access)| Grant { path: path.into(), access });
         Ok(Sandbox {
             steps: files
                 .map(|GuestFile { path, text, mode, .. }| Step::File {
@@ -245,7 +288,7 @@ impl Parts<'_> {
                     mode: *mode,
                 })
                 .collect(),
-            grants: grants.chain([Grant { path: "/".into(), access: Access::Read }]).collect(),
+            grants: grants.chain(fixed).collect(),
             cwd: workspace.guest().as_path().to_owned(),
             groups: Vec::new(),
             scope: false,

@@ -24,8 +24,9 @@ const NOTE: &str = "note.json";
 pub(super) struct Note {
     /// The name of the container.
     pub(super) container: String,
-    /// The engine's socket.
+    /// The engine's socket, and its own name for itself.
     pub(super) engine: PathBuf,
+    pub(super) engine_id: String,
     /// Whose lock guards the stand-ins.
     pub(super) workspace: PathBuf,
     pub(super) placeholders: Vec<Placeholder>,
