@@ -15,6 +15,13 @@ fn in_all(mut what: impl FnMut(&Engine, Place)) {
     }
 }
 
+/// Soon nothing is left in the engine, and nothing of what the host kept for it.
+fn gone(engine: &Engine, place: &Place) {
+    wait_for("the end of all containers", || engine.containers(place).is_empty().then_some(()));
+    let rooms = place.state().join("containers");
+    wait_for("the end of all rooms", || (fs::read_dir(&rooms).unwrap().count() == 0).then_some(()));
+}
+
 #[test]
 fn files_of_the_workspace_belong_to_who_calls() {
     in_all(|engine, place| {
@@ -48,7 +55,7 @@ fn nothing_is_left_in_the_workspace_and_nothing_in_the_engine() {
             fs::read_dir(place.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [".git"]);
         assert_eq!(fs::read_dir(place.work().join(".git")).unwrap().count(), 0);
-        assert_eq!(engine.containers(&place), [""; 0]);
+        gone(engine, &place);
     });
 }
 
@@ -72,7 +79,7 @@ fn the_engine_and_the_host_see_no_secret() {
         assert!(words <= 3, "{words}");
         kill(child.id(), "TERM");
         child.wait().unwrap();
-        assert_eq!(engine.containers(&place), [""; 0]);
+        gone(engine, &place);
     });
 }
 
@@ -92,8 +99,7 @@ fn who_is_killed_leaves_nothing_after_the_next_start() {
         child.wait().unwrap();
         assert!(place.work().join(".mcp.json").exists(), "stand-ins are left until somebody takes them away");
         engine.exec(&place, &[], "true");
-        assert_eq!(engine.containers(&place), [""; 0]);
-        assert_eq!(fs::read_dir(place.state().join("containers")).unwrap().count(), 0);
+        gone(engine, &place);
         let left: Vec<_> =
             fs::read_dir(place.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["ready"]);
@@ -111,7 +117,7 @@ fn a_container_that_is_killed_is_an_end() {
         let result = ran.result();
         assert_eq!((&result["status"], &result["failure"]["class"]), (&"failed".into(), &"unknown".into()));
         assert_eq!(ran.code(), 125);
-        assert_eq!(engine.containers(&place), [""; 0]);
+        gone(engine, &place);
     });
 }
 
@@ -326,6 +332,7 @@ fn addresses_of_the_host_are_rewritten_where_there_is_a_network() {
         let place = engine.place(Place::new()).settings(&settings);
         let given = ["--policy", "open", "--env", "REDIS_URL=redis://u:p@[::1]:6379/0"];
         let ran = engine.exec(&place, &given, "echo $REDIS_URL; cat /etc/hosts");
+        gone(&engine, &place);
         engine.ask(&["network", "rm", &network]);
         let host = if mode == "docker" { "host.docker.internal" } else { "host.containers.internal" };
         assert!(ran.stdout.starts_with(&format!("redis://u:p@{host}:6379/0\n")), "{ran:?}");
@@ -437,4 +444,45 @@ fn a_home_with_logins_can_be_the_workspace() {
         let ran = engine.exec(&place, &[], "cat work.txt .ssh/id .codex/auth.json .claude/settings.json");
         assert_eq!(ran.stdout, "x", "{ran:?}");
     });
+}
+
+#[test]
+fn containers_wait_for_runs_that_would_get_the_same() {
+    in_all(|engine, place| {
+        let place = place.settings(r#"{"sandbox": {"warm": 1}}"#);
+        let waiting = || -> Vec<String> {
+            let running = engine.containers(&place).into_iter();
+            running.filter(|name| name.starts_with("ringfence-warm-")).collect()
+        };
+        let one = || wait_for("a container that waits", || waiting().pop());
+        let exec = |script: &str| engine.exec(&place, &[], script);
+        assert_eq!(exec("echo cold").stdout, "cold\n");
+        let first = one();
+        let ran = exec("echo warm; ls ~; echo x > ~/left; echo x > made; id -un");
+        assert!(ran.stdout.starts_with("warm\n") && ran.code() == 0, "{ran:?}");
+        wait_for("another one", || waiting().iter().any(|name| *name != first).then_some(()));
+        assert_eq!(exec("cat ~/left made").stdout, "x\n", "nothing of a run is in the container of the next");
+        // What is protected is another file now, so what waits does not fit any more.
+        let before = one();
+        fs::write(place.work().join(".env"), "SECRET=1").unwrap();
+        assert_eq!(exec("cat .env").stdout, "", "what came to be denied is hidden");
+        wait_for("the end of what did not fit", || (!waiting().contains(&before)).then_some(()));
+        let keeper = one();
+        place.run(&["sandbox", "rm", &keeper]).expect_code(0);
+        kill_keepers(&place);
+        place.run(&["sandbox", "rm", "--orphans"]).expect_code(0);
+    });
+}
+
+/// Ends those who keep containers for a place.
+fn kill_keepers(place: &Place) {
+    let state = format!("RINGFENCE_HOME={}", place.state().display());
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let is_keeper =
+            fs::read(entry.path().join("cmdline")).is_ok_and(|line| line.ends_with(b"\0__warm\0"));
+        let env = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if is_keeper && String::from_utf8_lossy(&env).contains(&state) {
+            kill(entry.file_name().to_str().unwrap().parse().unwrap(), "KILL");
+        }
+    }
 }

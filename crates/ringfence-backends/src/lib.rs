@@ -17,6 +17,8 @@ mod podman;
 mod sbx;
 mod shared;
 
+use std::path::Path;
+
 use ringfence_core::backend::{Backend, Finding};
 use ringfence_core::config::{Key, Keys, Settings};
 use ringfence_core::failure::Failure;
@@ -75,6 +77,16 @@ pub fn entry(mode: Mode) -> &'static Entry {
 pub fn settings_keys() -> Keys {
     let sections = ALL.iter().map(|entry| entry.keys);
     Keys::new(std::iter::once(ringfence_core::config::KEYS).chain(sections))
+}
+
+/// Keeps containers ready, as a process of its own; `pattern` is what the run that started it said.
+pub fn keep_warm(pattern: &str, around: &Surroundings) -> Result<(), Failure> {
+    shared::container::keep(pattern, around, &[docker::FLAVOR, podman::FLAVOR])
+}
+
+/// Clears away a container whose run is over, as a process of its own; `room` is what its run left.
+pub fn bury(room: &Path, around: &Surroundings) -> Result<(), Failure> {
+    shared::container::bury(room, around, &[docker::FLAVOR, podman::FLAVOR])
 }
 
 #[cfg(test)]

@@ -16,6 +16,11 @@ use std::process::ExitCode;
 /// The hidden argument that makes the binary the gate of a run.
 const GATE_ARGUMENT: &str = "__gate";
 
+/// The hidden argument that makes the binary clear away a container.
+const BURY_ARGUMENT: &str = "__bury";
+/// The hidden argument that makes the binary keep containers ready.
+const WARM_ARGUMENT: &str = "__warm";
+
 fn main() -> ExitCode {
     let first = std::env::args_os().nth(1);
     match first.as_deref().and_then(|argument| argument.to_str()) {
@@ -30,6 +35,8 @@ fn main() -> ExitCode {
             report::hidden(ringfence_agents::demo::act(std::io::stdout(), &|name| std::env::var(name).ok()))
         }
         Some(cli::PROBE_ARGUMENT) => report::hidden(cli::probe(&std::env::args().nth(2).unwrap_or_default())),
+        Some(BURY_ARGUMENT) => report::hidden(cli::bury(&std::env::args_os().nth(2).unwrap_or_default())),
+        Some(WARM_ARGUMENT) => report::hidden(cli::keep_warm()),
         _ => cli::main(),
     }
 }

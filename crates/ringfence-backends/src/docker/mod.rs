@@ -10,9 +10,9 @@ mod endpoint;
 use ringfence_core::mode::Mode;
 
 use crate::Entry;
-use crate::shared::container::{Config, Containers, Flavor, keeper, probe};
+use crate::shared::container::{Containers, Flavor, keeper, probe};
 
-const FLAVOR: Flavor = Flavor {
+pub(crate) const FLAVOR: Flavor = Flavor {
     mode: Mode::Docker,
     name: "Docker",
     endpoint: endpoint::find,
@@ -31,7 +31,5 @@ pub(crate) const ENTRY: Entry = Entry {
     keys: config::KEYS,
     probe: |around, settings| probe(FLAVOR, around, settings),
     keeper: Some(|around| keeper(FLAVOR, around)),
-    backend: Some(|around, settings| {
-        Box::new(Containers::new(FLAVOR, around.clone(), Config::read(settings, Mode::Docker)))
-    }),
+    backend: Some(|around, settings| Box::new(Containers::new(FLAVOR, around.clone(), settings))),
 };

@@ -9,9 +9,9 @@ mod endpoint;
 use ringfence_core::mode::Mode;
 
 use crate::Entry;
-use crate::shared::container::{Config, Containers, Flavor, keeper, probe};
+use crate::shared::container::{Containers, Flavor, keeper, probe};
 
-const FLAVOR: Flavor = Flavor {
+pub(crate) const FLAVOR: Flavor = Flavor {
     mode: Mode::Podman,
     name: "Podman",
     endpoint: endpoint::find,
@@ -30,7 +30,5 @@ pub(crate) const ENTRY: Entry = Entry {
     keys: config::KEYS,
     probe: |around, settings| probe(FLAVOR, around, settings),
     keeper: Some(|around| keeper(FLAVOR, around)),
-    backend: Some(|around, settings| {
-        Box::new(Containers::new(FLAVOR, around.clone(), Config::read(settings, Mode::Podman)))
-    }),
+    backend: Some(|around, settings| Box::new(Containers::new(FLAVOR, around.clone(), settings))),
 };

@@ -75,6 +75,12 @@ pub const KEYS: &[Key] = &[
         "the directory itself, a layer over it, a git worktree or a clone",
     ),
     key(
+        "sandbox.warm",
+        Kind::Whole(0, 64),
+        Some("0"),
+        "so many containers are kept ready for the workspace in use, each for one run, until nobody has asked for ten minutes",
+    ),
+    key(
         "sandbox.loopback_env",
         Kind::EnvNames,
         Some("[]"),

@@ -75,6 +75,8 @@ pub struct SandboxSettings {
     pub path_mapping_mode: PathMappingMode,
     /// What the workspace is made of.
     pub workspace: WorkspaceKind,
+    /// How many containers are kept ready for a workspace.
+    pub warm: u32,
     /// More variables that hold addresses of services of the host.
     pub loopback_env: Vec<String>,
     /// The sections of the modes, each in its backend's own terms.

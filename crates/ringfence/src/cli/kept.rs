@@ -1,5 +1,7 @@
 //! `ringfence sandbox list` and `rm`: what of ours the engines keep.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
@@ -113,4 +115,17 @@ pub(crate) fn remove(installation: &Installation, which: &Which) -> anyhow::Resu
         bail!("{}", failures.join("\n"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps containers ready, as a process of its own. What kind is told on standard input.
+pub(crate) fn keep_warm() -> anyhow::Result<()> {
+    let pattern = std::io::read_to_string(std::io::stdin())?;
+    let around = Installation::discover(None)?.surroundings();
+    ringfence_backends::keep_warm(&pattern, &around).map_err(failed)
+}
+
+/// Clears away a container whose run is over, as a process of its own.
+pub(crate) fn bury(room: &OsStr) -> anyhow::Result<()> {
+    let around = Installation::discover(None)?.surroundings();
+    ringfence_backends::bury(Path::new(room), &around).map_err(failed)
 }

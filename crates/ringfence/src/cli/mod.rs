@@ -106,6 +106,7 @@ fn foreseen(mut words: impl Iterator<Item = OsString>) -> Option<bool> {
 }
 
 pub(crate) use config::change as change_settings;
+pub(crate) use kept::{bury, keep_warm};
 pub(crate) use probe::{ARGUMENT as PROBE_ARGUMENT, act as probe};
 
 /// Reads the command line and does what it says.

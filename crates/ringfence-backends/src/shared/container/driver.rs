@@ -4,19 +4,20 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bollard::models::{ContainerState, ContainerStateStatusEnum, ImageInspect};
+use bollard::models::{ContainerCreateBody, ContainerState, ContainerStateStatusEnum, ImageInspect};
 use ringfence_core::backend::{Backend, LaunchError, Staged};
 use ringfence_core::capability::Capabilities;
+use ringfence_core::config::Settings;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::{Limits, WorkspaceAccess};
 use ringfence_gate::{Order, Stream};
-use ringfence_linux::{Placeholder, StandIns};
+use ringfence_linux::{Placeholder, Sandbox, StandIns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -25,7 +26,8 @@ use super::engine::{Engine, Facts};
 use super::image::{self, ImageName};
 use super::plan::{self, Parts, User};
 use super::room::{Note, Room};
-use super::{Flavor, caps};
+use super::warm::{Handed, Pattern};
+use super::{Flavor, caps, undertaker};
 use crate::Surroundings;
 use crate::shared::gate::{Body, Burial, Gate};
 use crate::shared::survey::{self, Survey};
@@ -44,17 +46,21 @@ pub(crate) struct Containers {
     around: Surroundings,
     config: Result<Config, String>,
     engine: OnceLock<Result<Arc<Engine>, Failure>>,
+    /// How many containers are kept ready.
+    warm: u32,
     /// The image of the last run, for its record.
     image: Mutex<Option<String>>,
 }
 
 impl Containers {
-    pub(crate) fn new(flavor: Flavor, around: Surroundings, config: Result<Config, String>) -> Self {
-        Self { flavor, around, config, engine: OnceLock::new(), image: Mutex::new(None) }
+    pub(crate) fn new(flavor: Flavor, around: Surroundings, settings: &Settings) -> Self {
+        let config = Config::read(settings, flavor.mode);
+        let warm = settings.sandbox.warm;
+        Self { flavor, around, config, engine: OnceLock::new(), warm, image: Mutex::new(None) }
     }
 
     fn engine(&self) -> Result<Arc<Engine>, Failure> {
-        self.engine.get_or_init(|| connect(self.flavor, &self.around).map(Arc::new)).clone()
+        self.engine.get_or_init(|| known(self.flavor, &self.around).map(Arc::new)).clone()
     }
 
     fn config(&self) -> Result<&Config, Failure> {
@@ -89,69 +95,119 @@ impl Containers {
         }
     }
 
-    fn stage_in(&self, engine: &Arc<Engine>, plan: &Plan) -> Result<run::Built, LaunchError> {
-        let request = &plan.request;
+    fn stage_in(&self, engine: &Arc<Engine>, request: &Request) -> Result<run::Built, LaunchError> {
         self.reap(engine);
         let name = self.image().map_err(LaunchError::Runtime)?.name;
         let image = engine.image(&name).map_err(LaunchError::Runtime)?;
         let id = image.id.clone().unwrap_or(name);
         *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
+        let ready = self.make_ready(engine, request, &id, &volumes(&image))?;
+        let (sandbox, (memory_limit, process_limit)) = (run::told(&ready.sandbox)?, ready.watched);
+        let (control, container) = self.obtain(engine, request, ready)?;
+        let idle = connect_gate(control, container)?;
+        idle.prepare(run::told(&plan::base())?)?;
+        let (program, env) = plan::command(request, &self.around.gate.program, &image_env(&image));
+        let spec = run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox));
+        idle.build(ringfence_gate::Spec { env, memory_limit, process_limit, ..spec }, request)
+    }
+
+    /// Looks around, and makes all that has to be on the host before there is a container.
+    fn make_ready(
+        &self,
+        engine: &Engine,
+        request: &Request,
+        image: &str,
+        volumes: &[String],
+    ) -> Result<Ready, LaunchError> {
         let workspace = request.workspace.host().as_path();
         let stand_ins = StandIns::share(workspace, &self.around.state.join("stand-ins"));
         let mut stand_ins = stand_ins.map_err(|error| broken("lock the workspace", &error))?;
         let survey = survey::look(request, &self.around.home, &survey::state(&self.around.state))?;
-        let user = user(workspace, &engine.facts, self.flavor)?;
         let room = Room::new(&self.around.state, &request.run);
         let room = room.map_err(|error| broken("make a place for the run", &error))?;
-        let network = self.network();
-        let gate = &self.around.gate.program;
         let parts = Parts {
             request,
             survey: &survey,
             room: &room,
-            gate,
-            image: &id,
-            volumes: &volumes(&image),
-            network: &network,
-            user,
+            gate: &self.around.gate.program,
+            image,
+            volumes,
+            network: &self.network(),
+            user: user(workspace, &engine.facts, self.flavor)?,
             flavor: self.flavor,
             facts: &engine.facts,
             owner: &self.around.state,
         };
         parts.check()?;
-        let container = format!("ringfence-{}", request.run);
         let note = Note {
-            container: container.clone(),
+            mode: self.flavor.mode,
+            container: format!("ringfence-{}", request.run),
             engine: engine.endpoint.socket.clone(),
             engine_id: engine.facts.id.clone(),
             workspace: workspace.to_owned(),
             placeholders: placeholders(request, &survey),
         };
-        let (over, texts) = parts.texts();
-        let listener =
-            room.note(&note).and_then(|()| room.furnish(&over, &texts)).and_then(|()| room.listen());
-        let listener = listener.map_err(|error| broken("furnish the place of the run", &error))?;
-        stand_ins.answer_for(note.placeholders);
+        room.note(&note).map_err(|error| broken("write down what is made", &error))?;
+        stand_ins.answer_for(note.placeholders.clone());
         stand_ins.place().map_err(|error| broken("hold a protected path", &error))?;
-        let (body, sandbox) = (parts.body(), parts.sandbox()?);
-        let (memory_limit, process_limit) = parts.watched();
-        let body_of_gate = Box::new(Container {
-            engine: engine.clone(),
-            name: container.clone(),
-            room,
-            _stand_ins: stand_ins,
-        });
-        // From here on whatever goes wrong takes the container away.
-        let gone = Dropped(Some(body_of_gate));
-        engine.start(&container, body).map_err(LaunchError::Runtime)?;
-        let control = accept(&listener, engine, &container).map_err(LaunchError::Runtime)?;
-        let idle = connect_gate(control, gone.taken()?)?;
-        idle.prepare(run::told(&plan::base())?)?;
-        let (program, env) = plan::command(request, gate, &image_env(&image));
-        let spec =
-            run::spec(request, &program, request.workspace.guest().as_path(), Some(run::told(&sandbox)?));
-        idle.build(ringfence_gate::Spec { env, memory_limit, process_limit, ..spec }, request)
+        let (over, texts) = parts.texts();
+        let (body, sandbox, watched) = (parts.body(), parts.sandbox()?, parts.watched());
+        Ok(Ready { note, body, sandbox, watched, over, texts, room, stand_ins })
     }
+
+    /// A container that waits already, or a new one; with the connection to its gate.
+    fn obtain(
+        &self,
+        engine: &Arc<Engine>,
+        request: &Request,
+        ready: Ready,
+    ) -> Result<(UnixStream, Box<Container>), LaunchError> {
+        let gate = self.around.gate.program.clone();
+        let Ready { note, body, over, texts, room, stand_ins, .. } = ready;
+        let furnished =
+            |done: io::Result<()>| done.map_err(|error| broken("furnish the place of the run", &error));
+        let pattern = (self.warm > 0).then(|| {
+            let own = (&body, &room, request.run.as_str());
+            Pattern::of(self.flavor, engine, own, (&note, (over.len(), texts.len())), self.warm)
+        });
+        let pattern = pattern.flatten();
+        let handed = pattern.as_ref().and_then(|pattern| pattern.take(&self.around.state));
+        let obtained = if let Some(Handed { name, room, control }) = handed {
+            let refurnished = room.refurnish(&over, &texts);
+            let container = Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins };
+            let gone = Dropped(Some(Box::new(container)));
+            furnished(refurnished)?;
+            (control, gone.taken()?)
+        } else {
+            furnished(room.furnish(&over, &texts))?;
+            let listener = room.listen().map_err(|error| broken("listen for the gate", &error))?;
+            let name = note.container.clone();
+            let container = Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins };
+            // From here on whatever goes wrong takes the container away.
+            let gone = Dropped(Some(Box::new(container)));
+            engine.start(&note.container, body).map_err(LaunchError::Runtime)?;
+            let control = accept(&listener, engine, &note.container).map_err(LaunchError::Runtime)?;
+            (control, gone.taken()?)
+        };
+        if let Some(pattern) = &pattern {
+            // A run goes on without; the next one is as slow as this one.
+            let _ = pattern.keep(&self.around.gate.program, &self.around.state);
+        }
+        Ok(obtained)
+    }
+}
+
+/// All that a run needs of the host before it has a container. The stand-ins go last.
+struct Ready {
+    note: Note,
+    body: ContainerCreateBody,
+    sandbox: Sandbox,
+    /// What the gate bounds: memory and processes.
+    watched: (Option<u64>, Option<u32>),
+    over: Vec<String>,
+    texts: Vec<String>,
+    room: Room,
+    stand_ins: StandIns,
 }
 
 fn image_env(image: &ImageInspect) -> Vec<String> {
@@ -160,6 +216,11 @@ fn image_env(image: &ImageInspect) -> Vec<String> {
 
 fn volumes(image: &ImageInspect) -> Vec<String> {
     image.config.as_ref().and_then(|config| config.volumes.clone()).unwrap_or_default()
+}
+
+/// The engine as it was known a while ago, if it was.
+fn known(flavor: Flavor, around: &Surroundings) -> Result<Engine, Failure> {
+    Engine::known(flavor, (flavor.endpoint)(around)?, &around.state)
 }
 
 pub(super) fn connect(flavor: Flavor, around: &Surroundings) -> Result<Engine, Failure> {
@@ -211,7 +272,11 @@ fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholder> {
 }
 
 /// Waits for the gate to speak, as long as its container lives.
-fn accept(listener: &UnixListener, engine: &Engine, container: &str) -> Result<UnixStream, Failure> {
+pub(super) fn accept(
+    listener: &UnixListener,
+    engine: &Engine,
+    container: &str,
+) -> Result<UnixStream, Failure> {
     let deadline = Instant::now() + GATE_PATIENCE;
     let failed = |message: String| Failure::new(FailureClass::Unknown, message);
     while Instant::now() < deadline {
@@ -249,6 +314,8 @@ struct Container {
     engine: Arc<Engine>,
     name: String,
     room: Room,
+    /// Our program.
+    gate: PathBuf,
     _stand_ins: StandIns,
 }
 
@@ -294,7 +361,12 @@ impl Container {
 impl Body for Container {
     fn bury(&mut self, said_all: bool) -> Burial {
         let fault = (!said_all).then(|| self.fault());
-        self.remove();
+        // Its gate has ended everything: nobody has to wait until the engine has cleared the rest away.
+        if said_all && undertaker::send(&self.gate, &self.room).is_ok() {
+            self.room.keep();
+        } else {
+            self.remove();
+        }
         // The gate has ended all others before it spoke, and a container that could not be removed is found again.
         Burial { fault, survivors: 0 }
     }
@@ -376,6 +448,6 @@ impl Backend for Containers {
 
     fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError> {
         let engine = self.engine().map_err(LaunchError::Runtime)?;
-        Ok(Box::new(self.stage_in(&engine, plan)?))
+        Ok(Box::new(self.stage_in(&engine, &plan.request)?))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::errors::Error;
@@ -14,11 +14,12 @@ use bollard::query_parameters::{
     InspectContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
     StartContainerOptions, WaitContainerOptions,
 };
-use bollard::{Docker, body_full, body_try_stream};
+use bollard::{ClientVersion, Docker, body_full, body_try_stream};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_linux::{Controller, Version};
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use super::{Endpoint, Flavor};
@@ -42,8 +43,59 @@ pub(super) struct Engine {
     pub(super) facts: Facts,
 }
 
+/// What is remembered of an engine, as long as its socket is the same one.
+#[derive(Serialize, Deserialize)]
+struct Memory {
+    /// Its socket: device, number, time of its last change.
+    socket: (u64, u64, i64),
+    at: u64,
+    facts: Facts,
+}
+
+/// How long something is remembered, in seconds.
+const MEMORY: u64 = 3600;
+
+impl Memory {
+    fn file(state: &Path, socket: &Path) -> PathBuf {
+        let name: String =
+            socket.display().to_string().chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+        state.join("engines").join(format!("{name}.json"))
+    }
+
+    fn identity(socket: &Path) -> Option<(u64, u64, i64)> {
+        let data = std::fs::metadata(socket).ok()?;
+        Some((data.dev(), data.ino(), data.ctime()))
+    }
+
+    fn now() -> u64 {
+        std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs())
+    }
+
+    fn recall(file: &Path, socket: &Path) -> Option<Facts> {
+        let memory: Self = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+        let fresh = Self::now().checked_sub(memory.at).is_some_and(|age| age < MEMORY);
+        (fresh && Self::identity(socket)? == memory.socket).then_some(memory.facts)
+    }
+
+    /// What cannot be kept is asked again.
+    fn keep(file: &Path, engine: &Engine) {
+        let Some(socket) = Self::identity(&engine.endpoint.socket) else { return };
+        let memory = Self { socket, at: Self::now(), facts: engine.facts.clone() };
+        let Ok(text) = serde_json::to_vec(&memory) else { return };
+        let directory = file.parent().unwrap_or(Path::new("/"));
+        let aside = file.with_extension(format!("{}", std::process::id()));
+        let kept = std::fs::create_dir_all(directory)
+            .and_then(|()| std::fs::File::create(&aside))
+            .and_then(|mut new| io::Write::write_all(&mut new, &text))
+            .and_then(|()| std::fs::rename(&aside, file));
+        if kept.is_err() {
+            let _ = std::fs::remove_file(aside);
+        }
+    }
+}
+
 /// What an engine says of itself.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Facts {
     /// Its own name for itself.
     pub(super) id: String,
@@ -79,6 +131,34 @@ impl Facts {
 }
 
 impl Engine {
+    /// Connects, and trusts what the same engine said of itself a while ago: some take most of a second to say it.
+    pub(super) fn known(flavor: Flavor, endpoint: Endpoint, state: &Path) -> Result<Self, Failure> {
+        let file = Memory::file(state, &endpoint.socket);
+        match Memory::recall(&file, &endpoint.socket) {
+            Some(facts) => Self::with(flavor, endpoint, facts),
+            None => {
+                let engine = Self::connect(flavor, endpoint)?;
+                Memory::keep(&file, &engine);
+                Ok(engine)
+            }
+        }
+    }
+
+    /// The engine of which this is known.
+    fn with(flavor: Flavor, endpoint: Endpoint, facts: Facts) -> Result<Self, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::new(FailureClass::Unknown, error.to_string()))?;
+        let (major, minor) = facts.api.split_once('.').unwrap_or_default();
+        let version = ClientVersion {
+            major_version: major.parse().unwrap_or(1),
+            minor_version: minor.parse().unwrap_or_default(),
+        };
+        let socket = endpoint.socket.display().to_string();
+        let docker = Docker::connect_with_unix(&socket, PATIENCE, &version);
+        let docker = docker.map_err(|error| classify(&error, flavor, None))?;
+        Ok(Self { runtime, docker, flavor, endpoint, facts })
+    }
+
     /// Connects, and asks who answers.
     pub(super) fn connect(flavor: Flavor, endpoint: Endpoint) -> Result<Self, Failure> {
         let down = |why: String| Failure::new(FailureClass::DaemonDown, why).with_remedy(flavor.remedy);
@@ -273,7 +353,10 @@ fn classify(error: &Error, flavor: Flavor, image: Option<&str>) -> Failure {
             Failure::new(FailureClass::DaemonDown, format!("{} did not answer in time", flavor.name))
                 .with_remedy(flavor.remedy)
         }
-        Error::IOError { .. } | Error::HyperResponseError { .. } | Error::SocketNotFoundError(_) => {
+        Error::IOError { .. }
+        | Error::HyperResponseError { .. }
+        | Error::HyperLegacyError { .. }
+        | Error::SocketNotFoundError(_) => {
             Failure::new(FailureClass::DaemonDown, format!("{} was lost: {error}", flavor.name))
                 .with_remedy(flavor.remedy)
         }

@@ -14,6 +14,8 @@ mod keeper;
 mod plan;
 mod probe;
 mod room;
+mod undertaker;
+mod warm;
 
 use std::path::PathBuf;
 
@@ -22,10 +24,11 @@ use ringfence_core::mode::Mode;
 
 use crate::Surroundings;
 
-pub(crate) use config::Config;
 pub(crate) use driver::Containers;
 pub(crate) use keeper::keeper;
 pub(crate) use probe::probe;
+pub(crate) use undertaker::bury;
+pub(crate) use warm::keep;
 
 /// What one engine has of its own.
 #[derive(Debug, Clone, Copy)]

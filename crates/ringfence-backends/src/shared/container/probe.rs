@@ -4,8 +4,9 @@ use ringfence_core::backend::Finding;
 use ringfence_core::config::Settings;
 use ringfence_linux::Controller;
 
+use super::config::Config;
 use super::driver::connect;
-use super::{Config, Flavor, image};
+use super::{Flavor, image};
 use crate::Surroundings;
 
 pub(crate) fn probe(flavor: Flavor, around: &Surroundings, settings: &Settings) -> Vec<Finding> {

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::ids::RunId;
+use ringfence_core::mode::Mode;
 use ringfence_linux::{Placeholder, StandIns};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ const NOTE: &str = "note.json";
 /// What has to be taken away when a run is over, for whoever does it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Note {
+    /// The mode.
+    pub(super) mode: Mode,
     /// The name of the container.
     pub(super) container: String,
     /// The engine's socket, and its own name for itself.
@@ -51,6 +54,20 @@ impl Room {
         Ok(Self { directory, lock: Some(lock), kept: false })
     }
 
+    /// One that somebody else has made and furnished.
+    pub(super) fn taken_over(directory: PathBuf, lock: File) -> Self {
+        Self { directory, lock: Some(lock), kept: false }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What tells others that somebody lives in it.
+    pub(super) fn lock(&self) -> Option<&File> {
+        self.lock.as_ref()
+    }
+
     /// Those that nobody lives in any more.
     pub(super) fn abandoned(state: &Path) -> Vec<(Self, Option<Note>)> {
         let entries = fs::read_dir(state.join(ROOMS)).into_iter().flatten().flatten();
@@ -58,9 +75,9 @@ impl Room {
             let directory = entry.path();
             let lock = File::open(&directory).ok()?;
             flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
-            let note = fs::read(directory.join(NOTE)).ok();
-            let note = note.and_then(|text| serde_json::from_slice(&text).ok());
-            Some((Self { directory, lock: Some(lock), kept: true }, note))
+            let room = Self { directory, lock: Some(lock), kept: true };
+            let note = room.read_note();
+            Some((room, note))
         });
         abandoned.collect()
     }
@@ -78,6 +95,11 @@ impl Room {
     /// Writes down what has to be taken away, before it is there.
     pub(super) fn note(&self, note: &Note) -> io::Result<()> {
         self.write(&self.directory.join(NOTE), 0o600, &serde_json::to_string(note)?)
+    }
+
+    /// What was written down.
+    pub(super) fn read_note(&self) -> Option<Note> {
+        serde_json::from_slice(&fs::read(self.directory.join(NOTE)).ok()?).ok()
     }
 
     /// Leaves the room as it is, for the next who looks for abandoned ones.
@@ -128,6 +150,19 @@ impl Room {
         }
         self.write(&self.nothing(false), 0, "")?;
         fs::DirBuilder::new().mode(0o000).create(self.nothing(true))
+    }
+
+    /// Gives the files that are mounted already their texts: they stay the same files.
+    pub(super) fn refurnish(&self, over: &[String], texts: &[String]) -> io::Result<()> {
+        let over = over.iter().enumerate().map(|(index, text)| (self.file(index), text));
+        let texts = texts.iter().enumerate().map(|(index, text)| (self.text(index), text));
+        for (path, text) in over.chain(texts) {
+            fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+            let mut file = fs::OpenOptions::new().write(true).truncate(true).open(&path)?;
+            file.write_all(text.as_bytes())?;
+            file.set_permissions(Permissions::from_mode(0o444))?;
+        }
+        Ok(())
     }
 
     fn write(&self, path: &Path, mode: u32, text: &str) -> io::Result<()> {
