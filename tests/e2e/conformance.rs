@@ -20,7 +20,11 @@ use crate::support::{BINARY, wait_for};
 
 /// The variable that says where a mode's engine is.
 fn variable_of(mode: Mode) -> &'static str {
-    if mode == Mode::Docker { "DOCKER_HOST" } else { "CONTAINER_HOST" }
+    match mode {
+        Mode::Docker => "DOCKER_HOST",
+        Mode::Podman => "CONTAINER_HOST",
+        _ => "none: no machine like this one has it",
+    }
 }
 
 /// No two runs have the same name.

@@ -4,6 +4,7 @@
 //! server that plays a script; everything else needs nothing but a shell.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
+mod apple;
 mod command_line;
 mod conformance;
 mod containers;

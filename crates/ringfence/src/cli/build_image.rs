@@ -252,7 +252,7 @@ fn verify(
     for agent in agents {
         let step = Step::begin(&format!("try {}", agent.program));
         let env = BTreeMap::from([("HOME".to_owned(), ringfence_core::paths::GUEST_HOME.to_owned())]);
-        let said = version::ask(&*backend, agent.program, env, &workspace);
+        let said = version::ask(&*backend, agent.program, &env, &workspace);
         let said = said.with_context(|| format!("{} does not work in the image", agent.program))?;
         step.tell(&said);
         step.end();

@@ -112,7 +112,7 @@ fn version(program: &Path, installation: &Installation, settings: &Settings) -> 
     let make = entry.and_then(|entry| entry.backend).context("no mode to run it in")?;
     let backend = make(&installation.surroundings(), settings);
     let program = program.display().to_string();
-    version::ask(&*backend, &program, installation.env.clone(), &installation.home)
+    version::ask(&*backend, &program, &installation.env, &installation.home)
 }
 
 fn print(report: &Report, broken: usize) {

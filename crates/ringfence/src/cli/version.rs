@@ -20,28 +20,35 @@ const LONGEST: usize = 4096;
 pub(super) fn ask(
     backend: &dyn Backend,
     program: &str,
-    env: BTreeMap<String, String>,
+    env: &BTreeMap<String, String>,
     workspace: &Path,
 ) -> anyhow::Result<String> {
     let mode = backend.mode();
     let mapping = if mode.isolates() { PathMappingMode::Mapped } else { PathMappingMode::SamePath };
     let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or("program");
-    let mut policy = Preset::default_of(mode).policy();
-    backend.bound(&mut policy.limits);
-    let request = Request {
-        run: format!("version-{name}-{}", std::process::id()).parse()?,
-        mode,
-        policy,
-        argv: vec![program.to_owned(), "--version".into()],
-        env,
-        workspace: PathMapping::new(mapping, HostPath::new(workspace)?),
-        layer: None,
-        stdin: Stdin::Empty,
-        needed_hosts: Vec::new(),
-        door: None,
-        files: Vec::new(),
+    let request = |preset: Preset| -> anyhow::Result<Request> {
+        let mut policy = preset.policy();
+        backend.bound(&mut policy.limits);
+        Ok(Request {
+            run: format!("version-{name}-{}", std::process::id()).parse()?,
+            mode,
+            policy,
+            argv: vec![program.to_owned(), "--version".into()],
+            env: env.clone(),
+            workspace: PathMapping::new(mapping, HostPath::new(workspace)?),
+            layer: None,
+            stdin: Stdin::Empty,
+            needed_hosts: Vec::new(),
+            door: None,
+            files: Vec::new(),
+        })
     };
-    let plan = resolve(request, &backend.capabilities())?;
+    // A mode that cannot keep its default policy is asked under the widest.
+    let capabilities = backend.capabilities();
+    let plan = match resolve(request(Preset::default_of(mode))?, &capabilities) {
+        Ok(plan) => plan,
+        Err(_) => resolve(request(Preset::Open)?, &capabilities)?,
+    };
     let mut sandbox = backend.launch(&plan)?;
     let deadline = Instant::now() + TIMEOUT;
     let mut text = Vec::new();
