@@ -486,3 +486,107 @@ fn kill_keepers(place: &Place) {
         }
     }
 }
+
+/// An engine of its own, that can be killed.
+struct Daemon {
+    directory: tempfile::TempDir,
+    child: std::process::Child,
+}
+
+impl Daemon {
+    fn start(directory: tempfile::TempDir) -> Self {
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        // One that was killed leaves its notes.
+        for note in ["pid", "exec/containerd/containerd.pid"] {
+            let _ = fs::remove_file(at(note));
+        }
+        let child = std::process::Command::new("dockerd")
+            .args(["--bridge=none", "--iptables=false", "--default-ulimit=nofile=20000:20000"])
+            .args([format!("--data-root={}", at("data")), format!("--exec-root={}", at("exec"))])
+            .args([format!("--pidfile={}", at("pid")), format!("--host={}", Self::address(&directory))])
+            .stdout(std::process::Stdio::null())
+            .stderr(fs::File::create(at("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let daemon = Self { directory, child };
+        wait_for("a daemon", || daemon.docker(&["version"]).status.success().then_some(()));
+        daemon
+    }
+
+    fn address(directory: &tempfile::TempDir) -> String {
+        format!("unix://{}/docker.sock", directory.path().display())
+    }
+
+    fn docker(&self, args: &[&str]) -> std::process::Output {
+        let host = Self::address(&self.directory);
+        std::process::Command::new("docker").args(["--host", &host]).args(args).output().unwrap()
+    }
+
+    fn kill_and_start_again(mut self) -> Self {
+        kill(self.child.id(), "KILL");
+        self.child.wait().unwrap();
+        Self::start(self.directory)
+    }
+}
+
+/// A root with nothing in it but one program of many names.
+fn small_image(daemon: &Daemon) {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("bin")).unwrap();
+    fs::copy("/bin/busybox", root.path().join("bin/busybox")).unwrap();
+    for name in ["sh", "sleep", "true"] {
+        std::os::unix::fs::symlink("busybox", root.path().join("bin").join(name)).unwrap();
+    }
+    let archive = daemon.directory.path().join("root.tar");
+    let tar = std::process::Command::new("tar")
+        .arg("-C")
+        .arg(root.path())
+        .arg("-cf")
+        .arg(&archive)
+        .arg(".")
+        .status();
+    assert!(tar.unwrap().success());
+    let imported = daemon.docker(&["import", archive.to_str().unwrap(), "small:latest"]);
+    assert!(imported.status.success(), "{imported:?}");
+}
+
+/// Whoever is killed, whenever: every run has an end, and after the next start nothing is left.
+#[test]
+fn thirty_kills_of_anybody_leave_nothing() {
+    if engines().is_empty() {
+        return;
+    }
+    let mut daemon = Daemon::start(tempfile::tempdir().unwrap());
+    small_image(&daemon);
+    let place = Place::new()
+        .env("DOCKER_HOST", Daemon::address(&daemon.directory))
+        .settings(r#"{"sandbox": {"docker": {"image": "small"}}}"#);
+    let mut seed = u64::from(std::process::id());
+    for round in 0..30 {
+        let mut child = place.spawn(&["exec", "--mode", "docker", "--timeout", "20", "--", "sleep", "0.2"]);
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(std::time::Duration::from_millis((seed >> 33) % 500));
+        match round % 3 {
+            0 => {
+                let _ = std::process::Command::new("kill").args(["-KILL", &child.id().to_string()]).output();
+            }
+            1 => {
+                let names = daemon.docker(&["ps", "--quiet"]);
+                let names = String::from_utf8(names.stdout).unwrap();
+                daemon.docker(&[&["kill"], &names.lines().collect::<Vec<_>>()[..]].concat());
+            }
+            _ => daemon = daemon.kill_and_start_again(),
+        }
+        child.wait().unwrap();
+    }
+    place.run(&["exec", "--mode", "docker", "--", "true"]).expect_code(0);
+    let left = || String::from_utf8(daemon.docker(&["ps", "--all", "--quiet"]).stdout).unwrap();
+    wait_for("the end of all containers", || left().is_empty().then_some(()));
+    let rooms = place.state().join("containers");
+    wait_for("the end of all rooms", || (fs::read_dir(&rooms).unwrap().count() == 0).then_some(()));
+    assert_eq!(fs::read_dir(place.work()).unwrap().count(), 0, "nothing stands in the workspace");
+    let runs = place.run(&["runs", "list", "--json"]).expect_code(0).stdout;
+    assert!(!runs.contains("\"running\""), "{runs}");
+    kill(daemon.child.id(), "TERM");
+    daemon.child.wait().unwrap();
+}

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::shell::{has, read, root, run};
 
 /// Programs and the Debian packages that bring them.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 15] = [
     ("node", "nodejs"),
     ("npm", "npm"),
     ("bash", "bash"),
@@ -24,6 +24,7 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("runc", "runc"),
     ("newuidmap", "uidmap"),
     ("mmdebstrap", "mmdebstrap"),
+    ("busybox", "busybox-static"),
 ];
 
 pub(crate) fn setup() -> anyhow::Result<()> {
