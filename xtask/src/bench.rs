@@ -47,6 +47,14 @@ const HAKONIWA: &str = "hakoniwa run --unshare-all --devfs /dev --tmpfs /tmp --b
 const DOCKER: &str = "docker run --rm --network none --cap-drop ALL --security-opt no-new-privileges --read-only \
                       --tmpfs /tmp -v .:/workspace -w /workspace";
 
+/// What a container of ours has.
+const CONTAINER: &str = "--network none --cap-drop ALL --security-opt no-new-privileges --read-only --tmpfs /tmp \
+                         --tmpfs /home/agent --memory 2g --memory-swap 2g --cpus 1.0 --pids-limit 258 \
+                         --log-driver none --user 0:0";
+const IMAGE: &str = "ringfence/agent:latest";
+/// Settings with which containers are kept ready.
+const WARM: &str = r#"{"sandbox": {"warm": 2}}"#;
+
 /// Something that starts a program.
 pub(crate) struct Peer {
     name: &'static str,
@@ -121,6 +129,77 @@ pub(crate) fn bench() -> anyhow::Result<()> {
     let peers = peers(&binary, &place)?;
     one_at_a_time(&peers, &place)?;
     many_at_once(&peers, &place)
+}
+
+/// Containers beside those of the engines' own commands, with the same limits and mounts.
+pub(crate) fn containers() -> anyhow::Result<()> {
+    let binary = built()?;
+    let engines = std::fs::read(root().join(".tools/engines/engines.json"));
+    let engines: serde_json::Value =
+        serde_json::from_slice(&engines.context("start the engines with `cargo xtask engines`")?)?;
+    let place = Place::new()?;
+    let warm = place.work.with_file_name("warm");
+    std::fs::create_dir_all(&warm)?;
+    std::io::Write::write_all(&mut std::fs::File::create(warm.join("settings.json"))?, WARM.as_bytes())?;
+    for (mode, flag, variable) in [("docker", "--host", "DOCKER_HOST"), ("podman", "--url", "CONTAINER_HOST")]
+    {
+        let address = engines[mode].as_str().context("the engines are not there")?;
+        let ours = format!(
+            "env {variable}={address} RINGFENCE_HOME={{}} {} exec --mode {mode} --",
+            binary.display()
+        );
+        let engine = match mode {
+            "podman" => local_podman(),
+            _ => format!("{mode} {flag} {address}"),
+        };
+        let own = format!("{engine} run --rm {CONTAINER} -v .:/workspace -w /workspace {IMAGE}");
+        let state = place.state.display().to_string();
+        let peers = [
+            ("run --rm", own),
+            ("ringfence", ours.replace("{}", &state)),
+            ("ringfence, warm", ours.replace("{}", &warm.display().to_string())),
+        ];
+        let version = read(&[mode, flag, address, "version", "--format", "{{.Server.Version}}"]);
+        println!("\n{mode} {}: `true`, {ROUNDS_OF_SLOW} rounds in turns", version.unwrap_or_default());
+        compare(&peers, &place)?;
+    }
+    Ok(())
+}
+
+/// Root's own Podman, with the store of the tests.
+fn local_podman() -> String {
+    let store = root().join(".tools/engines/podman");
+    let store = store.display();
+    let settings = root().join(".tools/engines/containers.conf");
+    format!(
+        "env CONTAINERS_CONF={} podman --root {store}/root --runroot {store}/run --storage-driver overlay",
+        settings.display()
+    )
+}
+
+fn compare(peers: &[(&'static str, String)], place: &Place) -> anyhow::Result<()> {
+    let peers = peers.iter().map(|(name, words)| Peer::new(name, words, &["true", "--version"]));
+    let peers: Vec<Peer> = peers.collect::<Option<_>>().context("a program is missing")?;
+    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); peers.len()];
+    for round in 0..=ROUNDS_OF_SLOW {
+        for (peer, times) in peers.iter().zip(&mut times) {
+            // What waits is made ready again, which is not measured; nor is the first round.
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a peer is not disturbed by what another has begun"
+            )]
+            std::thread::sleep(Duration::from_millis(1200));
+            let time = peer.time(place)?;
+            times.extend((round > 0).then_some(time));
+        }
+    }
+    let figures: Vec<(Duration, Duration)> = times.into_iter().map(quantiles).collect();
+    println!("  {:<18} {:>9} {:>9} {:>9}  (goal: ≤ 0.8 ×, warm ≤ 0.2 ×)", "", "p50 ms", "p99 ms", "× p50");
+    for (peer, (median, p99)) in peers.iter().zip(&figures) {
+        let ratio = ms(*median) / ms(figures[0].0);
+        println!("  {:<18} {:>9.1} {:>9.1} {ratio:>9.2}", peer.name, ms(*median), ms(*p99));
+    }
+    Ok(())
 }
 
 /// The binary as it is released.

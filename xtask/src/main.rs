@@ -22,6 +22,7 @@ const USAGE: &str = "cargo xtask COMMAND
   gen [--check] write what derives from the tables: schemas and reference pages
   test          setup, then every check and every test
   bench         measure sandboxes against peers, side by side
+  bench containers  measure containers against the engines' own commands (after `engines`)
   bench egress  measure the broker against peers, side by side
   fuzz [SECS]   say random things to the broker for so long (600)
   endure [N]    run N sandboxes one after another (10000) and show that nothing grows";
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         ["gen", "--check"] => generate::check(),
         ["test"] => test::test(),
         ["bench"] => bench::bench(),
+        ["bench", "containers"] => bench::containers(),
         ["bench", "egress"] => shell::run(&["cargo", "run", "--release", "--locked", "-p", "egress-bench"]),
         ["fuzz"] => fuzz::fuzz(600),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::fuzz(seconds.parse().unwrap_or(0)),
