@@ -176,6 +176,11 @@ fn a_network_of_the_engine_enforces_nothing_and_says_so() {
     let ran = place.run(&["exec", "--mode", "docker", "--", "true"]);
     assert_eq!(ran.code(), 125);
     assert!(ran.stderr.contains("there is no network") && ran.stderr.contains("`default`"), "{ran:?}");
+    fs::write(place.work().join("p.json"), r#"{"extends": "standard", "network": {"mode": "none"}}"#)
+        .unwrap();
+    let none = ["exec", "--mode", "docker", "--policy", "./p.json", "--allow-local", "9999", "--", "true"];
+    let ran = place.run(&none);
+    assert!(ran.code() == 125 && ran.stderr.contains("only the allowed hosts"), "{ran:?}");
     let ran = place.run(&["exec", "--json", "--mode", "docker", "--policy", "open", "--", "true"]);
     assert_eq!(ran.code(), 0, "{ran:?}");
     assert!(ran.stdout.contains("what goes out is not enforced"), "{ran:?}");
@@ -450,6 +455,7 @@ fn a_home_with_logins_can_be_the_workspace() {
 fn containers_wait_for_runs_that_would_get_the_same() {
     in_all(|engine, place| {
         let place = place.settings(r#"{"sandbox": {"warm": 1}}"#);
+        fs::write(place.work().join(".envrc"), "mine").unwrap();
         let waiting = || -> Vec<String> {
             let running = engine.containers(&place).into_iter();
             running.filter(|name| name.starts_with("ringfence-warm-")).collect()
@@ -458,15 +464,30 @@ fn containers_wait_for_runs_that_would_get_the_same() {
         let exec = |script: &str| engine.exec(&place, &[], script);
         assert_eq!(exec("echo cold").stdout, "cold\n");
         let first = one();
-        let ran = exec("echo warm; ls ~; echo x > ~/left; echo x > made; id -un");
-        assert!(ran.stdout.starts_with("warm\n") && ran.code() == 0, "{ran:?}");
-        wait_for("another one", || waiting().iter().any(|name| *name != first).then_some(()));
+        // One that runs may not be ready to be taken yet.
+        wait_for("another one", || {
+            let ran = exec("echo warm; ls ~; echo x > ~/left; echo x > made; id -un");
+            assert!(ran.stdout.starts_with("warm\n") && ran.code() == 0, "{ran:?}");
+            (!waiting().contains(&first)).then_some(())
+        });
         assert_eq!(exec("cat ~/left made").stdout, "x\n", "nothing of a run is in the container of the next");
         // What is protected is another file now, so what waits does not fit any more.
         let before = one();
         fs::write(place.work().join(".env"), "SECRET=1").unwrap();
         assert_eq!(exec("cat .env").stdout, "", "what came to be denied is hidden");
         wait_for("the end of what did not fit", || (!waiting().contains(&before)).then_some(()));
+        // What covers a file is on its name: whoever replaces the file takes the cover away.
+        one();
+        fs::write(place.work().join("new"), "SECRET=2").unwrap();
+        fs::rename(place.work().join("new"), place.work().join(".env")).unwrap();
+        assert_eq!(exec("cat .env").stdout, "");
+        one();
+        let at = |name: &str| place.work().join(name);
+        fs::hard_link(at(".envrc"), at("other")).unwrap();
+        fs::remove_file(at(".envrc")).unwrap();
+        fs::rename(at("other"), at(".envrc")).unwrap();
+        exec("echo evil >> .envrc");
+        assert_eq!(place.read(".envrc"), "mine");
         let keeper = one();
         place.run(&["sandbox", "rm", &keeper]).expect_code(0);
         kill_keepers(&place);
@@ -579,14 +600,82 @@ fn thirty_kills_of_anybody_leave_nothing() {
         }
         child.wait().unwrap();
     }
-    place.run(&["exec", "--mode", "docker", "--", "true"]).expect_code(0);
     let left = || String::from_utf8(daemon.docker(&["ps", "--all", "--quiet"]).stdout).unwrap();
-    wait_for("the end of all containers", || left().is_empty().then_some(()));
-    let rooms = place.state().join("containers");
-    wait_for("the end of all rooms", || (fs::read_dir(&rooms).unwrap().count() == 0).then_some(()));
+    let rooms = || fs::read_dir(place.state().join("containers")).unwrap().count();
+    // A daemon may still be making what one asked for who was killed: that is found by one of the next starts.
+    wait_for("the end of all containers and rooms", || {
+        place.run(&["exec", "--mode", "docker", "--", "true"]).expect_code(0);
+        (left().is_empty() && rooms() == 0).then_some(())
+    });
     assert_eq!(fs::read_dir(place.work()).unwrap().count(), 0, "nothing stands in the workspace");
     let runs = place.run(&["runs", "list", "--json"]).expect_code(0).stdout;
     assert!(!runs.contains("\"running\""), "{runs}");
     kill(daemon.child.id(), "TERM");
     daemon.child.wait().unwrap();
+}
+
+#[test]
+fn doctor_looks_into_the_image() {
+    in_all(|engine, place| {
+        let mode = engine.mode;
+        let agents = r#""agents": {"a": {"cli": "claude"}, "b": {"cli": "codex"}}"#;
+        let settings = |image: &str| {
+            format!(r#"{{"sandbox": {{"mode": "{mode}", "{mode}": {{"image": "{image}"}}}}, {agents}}}"#)
+        };
+        let findings = |place: &Place| -> Value {
+            let report: Value = place.run(&["sandbox", "doctor", "--json"]).json();
+            let modes = report["modes"].as_array().unwrap().clone();
+            modes.into_iter().find(|group| group["name"] == mode).unwrap()["findings"].clone()
+        };
+        let place = place.settings(&settings("ringfence/agent:latest"));
+        let found = findings(&place).to_string();
+        for subject in ["engine", "limits", "disk", "network", "image", "claude inside", "codex inside"] {
+            assert!(found.contains(&format!("\"{subject}\"")), "{subject}: {found}");
+        }
+        assert!(!found.contains("broken"), "{found}");
+        let found = findings(&place.settings(&settings("no/such"))).to_string();
+        assert!(found.contains("broken") && found.contains("build-image"), "{found}");
+    });
+}
+
+/// An engine that answers what it is told to.
+#[test]
+fn what_nobody_knows_is_unknown_and_never_success() {
+    use std::io::{BufRead, BufReader, Write};
+    let answers: &[(u16, &str, &str)] = &[
+        (500, "something new", "unknown"),
+        (404, "No such image: x", "image_missing"),
+        (401, "unauthorized", "refused"),
+        (503, "starting", "daemon_down"),
+        (200, "this is no JSON", "unknown"),
+    ];
+    for (status, words, class) in answers {
+        let place = Place::new();
+        let socket = place.home().join("engine.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let (status, words) = (*status, words.to_string());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                let (status, body) = match line.split(' ').nth(1).unwrap_or_default() {
+                    path if path.ends_with("/version") => (200, r#"{"ApiVersion": "1.41"}"#.to_owned()),
+                    path if path.ends_with("/info") => (
+                        200,
+                        r#"{"ID": "x", "MemoryLimit": true, "CpuCfsQuota": true, "PidsLimit": true}"#
+                            .to_owned(),
+                    ),
+                    _ => (status, format!(r#"{{"message": "{words}"}}"#)),
+                };
+                let body = if status == 200 && body.contains("no JSON") { words.clone() } else { body };
+                let head =
+                    format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nconnection: close\r\n");
+                let _ = write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len());
+            }
+        });
+        let place = place.env("DOCKER_HOST", format!("unix://{}", socket.display()));
+        let ran = place.run(&["exec", "--json", "--mode", "docker", "--", "true"]);
+        assert_eq!((ran.code(), crate::containers::class(&ran).as_str()), (125, *class), "{ran:?}");
+    }
 }

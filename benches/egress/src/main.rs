@@ -1,7 +1,7 @@
 //! What the broker costs: requests a second and latency through it, beside the same requests without it and through
-//! mitmproxy, in turns, in one run.
+//! mitmproxy and the proxy of srt, in turns, in one run.
 //!
-//! Client, server and proxies are processes of their own, as they are in life. This program is all of them but mitmproxy.
+//! Client, server and proxies are processes of their own, as they are in life. This program is all of them but those two.
 #![allow(clippy::disallowed_macros, reason = "a chore may end when nobody reads")]
 
 mod client;
@@ -81,6 +81,26 @@ async fn mitmproxy(directory: &Path) -> Option<(Child, Route)> {
     Some((child, Route::Proxy(address)))
 }
 
+/// Starts the proxy of srt, as srt does, and says where it listens.
+const SRT: &str = "const { createHttpProxyServer } = await import(process.argv[1]); \
+    const server = createHttpProxyServer({ filter: () => true }); \
+    server.listen(0, '127.0.0.1', () => console.log('127.0.0.1:' + server.address().port));";
+
+/// The proxy of srt, if srt is here.
+async fn srt() -> Option<(Child, Route)> {
+    let path = std::env::var_os("PATH")?;
+    let program =
+        std::env::split_paths(&path).map(|directory| directory.join("srt")).find(|file| file.exists())?;
+    let version = Command::new(&program).arg("--version").output().await.ok()?;
+    println!("srt {}", String::from_utf8_lossy(&version.stdout).trim());
+    let module = program.canonicalize().ok()?.parent()?.join("sandbox/http-proxy.js");
+    let mut command = Command::new("node");
+    command.args(["--input-type=module", "--eval", SRT]).arg(module).kill_on_drop(true);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let line = BufReader::new(child.stdout.take()?).lines().next_line().await.ok()??;
+    Some((child, Route::Proxy(line.parse().ok()?)))
+}
+
 struct Measured {
     name: &'static str,
     target: Target,
@@ -107,6 +127,13 @@ async fn compare() -> anyhow::Result<()> {
             all.push(("mitmproxy", target(&format!("127.0.0.1:{port}"), Route::Proxy(*address))));
         }
         _ => println!("mitmproxy is not here, so it is not measured"),
+    }
+    let srt = srt().await;
+    match &srt {
+        Some((_, Route::Proxy(address))) => {
+            all.push(("srt, passed on", target(&format!("127.0.0.1:{port}"), Route::Proxy(*address))));
+        }
+        _ => println!("srt is not here, so it is not measured"),
     }
     let measured =
         all.into_iter().map(|(name, target)| Measured { name, target, rates: vec![], times: vec![] });

@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
 
+use globset::GlobSet;
 use ring::digest::{Context, SHA256};
 use ringfence_core::event::Attachment;
 use ringfence_core::paths::{GuestPath, PathMapping};
@@ -20,21 +21,46 @@ const MOST: usize = 32;
 /// No larger file is.
 const LARGEST: u64 = 100 << 20;
 
-/// Where files of a run are looked for.
+/// What a run must not read, so that nothing of it comes back by this way either.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// Globs below the workspace.
+    pub(crate) denied: GlobSet,
+    /// Paths of the host.
+    pub(crate) hidden: Vec<PathBuf>,
+}
+
+/// Where files of a run are looked for, and where they are copied to.
 pub(crate) struct Places {
     workspace: PathMapping,
+    kept: Kept,
+    /// The person's directory for copies, as it was before the run.
+    copies: Option<(PathBuf, File)>,
     /// Directories that stand for the workspace: the layer first, if there is one.
     roots: Vec<File>,
 }
 
 impl Places {
-    /// Holds the workspace as it is now.
-    pub(crate) fn hold(workspace: &PathMapping, layer: Option<&Path>) -> Self {
+    /// Holds the workspace, and the directory for copies, as they are now.
+    pub(crate) fn hold(
+        workspace: &PathMapping,
+        layer: Option<&Path>,
+        kept: Kept,
+        copy_to: Option<&Path>,
+    ) -> io::Result<Self> {
         let directories = layer.map(|layer| layer.join("upper")).into_iter();
         let directories = directories.chain([workspace.host().as_path().to_owned()]);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let roots = directories.filter_map(|path| openat(CWD, path, flags, Mode::empty()).ok());
-        Self { workspace: workspace.clone(), roots: roots.map(File::from).collect() }
+        let copies = match copy_to {
+            Some(path) => {
+                fs::create_dir_all(path)?;
+                Some((path.to_owned(), openat(CWD, path, flags, Mode::empty())?.into()))
+            }
+            None => None,
+        };
+        let (workspace, roots) = (workspace.clone(), roots.map(File::from).collect());
+        Ok(Self { workspace, kept, copies, roots })
     }
 
     /// Opens what a person named inside, or tells why not.
@@ -43,6 +69,11 @@ impl Places {
             return Err("it is no name of a file".into());
         }
         let rest = self.below(Path::new(named))?;
+        let host = self.workspace.host().as_path().join(&rest);
+        let denied = rest.ancestors().any(|path| self.kept.denied.is_match(path));
+        if denied || self.kept.hidden.iter().any(|hidden| host.starts_with(hidden)) {
+            return Err("the run may not read it".into());
+        }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let mut found = Err(Errno::NOENT);
@@ -88,7 +119,7 @@ fn reason(error: Errno) -> String {
 }
 
 /// The text without its tags, and what they named. What cannot be attached is told at the end of the text.
-pub(crate) fn collect(text: &str, places: &Places, copy_to: Option<&Path>) -> (String, Vec<Attachment>) {
+pub(crate) fn collect(text: &str, places: &Places) -> (String, Vec<Attachment>) {
     let (mut plain, names) = tags(text);
     let (mut attached, mut missing): (Vec<Attachment>, Vec<String>) = (Vec::new(), Vec::new());
     for name in names {
@@ -96,7 +127,7 @@ pub(crate) fn collect(text: &str, places: &Places, copy_to: Option<&Path>) -> (S
             continue;
         }
         let tried = match attached.len() < MOST {
-            true => places.open(&name).and_then(|file| attach(&name, file, copy_to)),
+            true => places.open(&name).and_then(|file| attach(&name, file, places)),
             false => Err(format!("no more than {MOST} files are attached")),
         };
         match tried {
@@ -129,10 +160,11 @@ fn tags(text: &str) -> (String, Vec<String>) {
 }
 
 /// Reads a file once, for its sum and for its copy.
-fn attach(name: &str, file: File, copy_to: Option<&Path>) -> Result<Attachment, String> {
+fn attach(name: &str, file: File, places: &Places) -> Result<Attachment, String> {
     let path = PathBuf::from(name);
     let words = |error: io::Error| error.to_string();
-    let mut copy = copy_to.map(|directory| new_file(directory, &path)).transpose().map_err(words)?;
+    let directory = places.copies.as_ref();
+    let mut copy = directory.map(|directory| new_file(directory, &path)).transpose().map_err(words)?;
     let mut sum = Context::new(&SHA256);
     let mut size = 0;
     let mut buffer = vec![0; 64 << 10];
@@ -155,16 +187,16 @@ fn attach(name: &str, file: File, copy_to: Option<&Path>) -> Result<Attachment, 
 }
 
 /// A file of this name in a directory of the person's; one that is there is not replaced.
-fn new_file(directory: &Path, named: &Path) -> io::Result<(PathBuf, File)> {
-    fs::create_dir_all(directory)?;
+fn new_file((path, directory): &(PathBuf, File), named: &Path) -> io::Result<(PathBuf, File)> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let stem = named.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let ending = named.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
     for count in 0..1000 {
         let number = if count == 0 { String::new() } else { format!("-{count}") };
-        let path = directory.join(format!("{stem}{number}{ending}"));
-        match File::create_new(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|file| (path, file)),
+        let name = format!("{stem}{number}{ending}");
+        match openat(directory, &name, flags, Mode::from_raw_mode(0o644)) {
+            Err(Errno::EXIST) => {}
+            made => return Ok((path.join(name), made?.into())),
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
@@ -175,14 +207,18 @@ fn new_file(directory: &Path, named: &Path) -> io::Result<(PathBuf, File)> {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+    use std::path::Path;
 
     use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 
-    use super::{Places, collect, tags};
+    use super::{Kept, Places, collect, tags};
 
-    fn places(directory: &std::path::Path) -> Places {
+    fn places(directory: &Path, copy_to: Option<&Path>) -> Places {
         let mapping = PathMapping::new(PathMappingMode::Mapped, HostPath::new(directory).unwrap());
-        Places::hold(&mapping, None)
+        let mut globs = globset::GlobSetBuilder::new();
+        globs.add(globset::Glob::new("**/.env").unwrap());
+        let kept = Kept { denied: globs.build().unwrap(), hidden: vec![directory.join("hidden")] };
+        Places::hold(&mapping, None, kept, copy_to).unwrap()
     }
 
     #[test]
@@ -201,7 +237,7 @@ mod tests {
         std::fs::write(directory.path().join("out/a.png"), "abc").unwrap();
         for _ in 0..2 {
             let text = "Done. [send_file: /workspace/out/a.png] [send_file: /workspace/out/a.png]";
-            let (text, attached) = collect(text, &places(directory.path()), Some(out.path()));
+            let (text, attached) = collect(text, &places(directory.path(), Some(out.path())));
             assert_eq!((text.as_str(), attached.len()), ("Done.", 1));
             assert_eq!((attached[0].size, attached[0].media_type.as_str()), (3, "image/png"));
             assert!(attached[0].sha256.starts_with("ba7816bf"), "{}", attached[0].sha256);
@@ -221,7 +257,16 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
         std::fs::File::create(at("sparse")).unwrap().set_len(10 << 30).unwrap();
         std::fs::write(at("new\nline"), "x").unwrap();
+        std::fs::create_dir_all(at("deep/.env")).unwrap();
+        std::fs::create_dir(at("hidden")).unwrap();
+        for name in [".env", "deep/.env/x", "hidden/x"] {
+            std::fs::write(at(name), "secret").unwrap();
+        }
         for name in [
+            ".env",
+            "/workspace/./.env",
+            "deep/.env/x",
+            "hidden/x",
             "/etc/passwd",
             "/workspace/../../etc/passwd",
             "/workspace/../x",
@@ -241,7 +286,7 @@ mod tests {
             ".",
         ] {
             let (text, attached) =
-                collect(&format!("Hi [send_file: {name}]"), &places(directory.path()), None);
+                collect(&format!("Hi [send_file: {name}]"), &places(directory.path(), None));
             assert!(attached.is_empty(), "{name}");
             assert!(text.starts_with("Hi\n\n[Warning: Some files could not be found"), "{text}");
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use globset::{Glob, GlobSetBuilder};
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
 use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Sandbox, Staged, Stop, Terminal};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
@@ -19,7 +20,7 @@ use ringfence_core::units::Seconds;
 use ringfence_egress::{Broker, Meter, Session};
 use ringfence_store::runs::{LogLine, OpenRun, Progress, Runs, RunsError};
 
-use crate::attachments::{self, Places};
+use crate::attachments::{self, Kept, Places};
 use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
@@ -146,6 +147,12 @@ pub enum RunError {
     /// The state directory cannot hold a layer.
     #[error("there is no place for the layer")]
     Layer(#[from] BadPath),
+    /// There is no directory for the files that come back.
+    #[error("there is no place for attachments")]
+    Attachments(#[source] io::Error),
+    /// A glob of the policy cannot be read.
+    #[error("a denied glob cannot be read")]
+    Glob(#[from] globset::Error),
     /// The clock makes no name.
     #[error("the run has no name")]
     Name(#[from] BadName),
@@ -162,7 +169,12 @@ impl RunError {
             RunError::Outside(_) => {
                 Some("log in again, or choose other credentials (`credentials` of the policy)".into())
             }
-            RunError::Invocation(_) | RunError::Host(_) | RunError::Layer(_) | RunError::Name(_) => None,
+            RunError::Invocation(_)
+            | RunError::Host(_)
+            | RunError::Layer(_)
+            | RunError::Attachments(_)
+            | RunError::Glob(_)
+            | RunError::Name(_) => None,
         }
     }
 }
@@ -182,7 +194,9 @@ pub fn run(
     if job.layer {
         open.make_layer()?;
     }
-    let places = Places::hold(&job.workspace, plan.request.layer.as_ref().map(HostPath::as_path));
+    let layer = plan.request.layer.as_ref().map(HostPath::as_path);
+    let places = Places::hold(&job.workspace, layer, unreadable(job)?, job.attachments.as_deref());
+    let places = places.map_err(RunError::Attachments)?;
     // It is built while the record is being written.
     let staged = backend.stage(&plan);
     let record = record(job, backend, &plan, &redactor, &notices);
@@ -213,8 +227,7 @@ pub fn run(
             watchers.tell(Event::Notice { message: format!("the layer cannot be read: {}", causes(&error)) });
     }
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
-    (result.text, result.attachments) =
-        attachments::collect(&result.text, &places, job.attachments.as_deref());
+    (result.text, result.attachments) = attachments::collect(&result.text, &places);
     // The run is over, whatever the disk and the reader say.
     let _ = watchers.tell(Event::Result(result.clone()));
     if let Err(error) = open.end(&result) {
@@ -222,6 +235,23 @@ pub fn run(
         let _ = observer.event(&Event::Notice { message });
     }
     Ok(result)
+}
+
+/// What a run must not read.
+fn unreadable(job: &Job<'_>) -> Result<Kept, RunError> {
+    let files = &job.policy.files;
+    let mut denied = GlobSetBuilder::new();
+    for glob in &files.deny {
+        denied.add(Glob::new(glob)?);
+    }
+    let home = &job.outside.home;
+    let secrets = files.secrets.iter().map(|path| match path.strip_prefix("~/") {
+        Some(rest) => home.join(rest),
+        None => PathBuf::from(path),
+    });
+    let hidden = secrets.chain([job.outside.state.clone()]);
+    let hidden = hidden.filter_map(|path| path.canonicalize().ok()).collect();
+    Ok(Kept { denied: denied.build()?, hidden })
 }
 
 /// A plan, and what goes with it.

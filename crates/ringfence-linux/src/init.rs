@@ -10,6 +10,7 @@ use std::path::Path;
 use ringfence_gate::{
     Elsewhere, Spawned, Status, receive, send, spawn_program, threads_in_sight, write_frame,
 };
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{
@@ -111,7 +112,11 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
 fn finish(base: &Base, kernel: &mut Linux, sandbox: &Sandbox) -> Result<(), Word> {
     match base.walls {
         Walls::Own => close(kernel, sandbox)?,
-        Walls::Given => sandbox.steps.iter().try_for_each(make_file).map_err(wrong("make its files"))?,
+        Walls::Given => {
+            let mounted = sandbox.mounted.iter().try_for_each(|path| is_mounted(path));
+            mounted.map_err(wrong("find all that has to be held or hidden"))?;
+            sandbox.steps.iter().try_for_each(make_file).map_err(wrong("make its files"))?;
+        }
         Walls::None => {}
     }
     rustix::process::chdir(&sandbox.cwd).map_err(wrong("enter the workspace"))?;
@@ -123,6 +128,18 @@ fn finish(base: &Base, kernel: &mut Linux, sandbox: &Sandbox) -> Result<(), Word
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))
+}
+
+/// Whether something is mounted at a path.
+fn is_mounted(path: &Path) -> io::Result<()> {
+    let data = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty())?;
+    // A kernel that cannot tell has no better answer.
+    let known = data.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+    if known && !data.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        let message = format!("{} was replaced on the host; try again", path.display());
+        return Err(io::Error::other(message));
+    }
+    Ok(())
 }
 
 /// What is made in a root that somebody else has built.

@@ -54,6 +54,9 @@ pub struct Sandbox {
     pub kept: PathBuf,
     /// The ports of its own loopback at which it comes to the broker.
     pub doors: Vec<u16>,
+    /// With walls that somebody else has made: what has to be mounted there, for whoever replaces a file on the host takes
+    /// away what is mounted on its name.
+    pub mounted: Vec<PathBuf>,
 }
 
 /// One thing that is done to build a root. Targets are paths of the new root, sources paths of the old one.

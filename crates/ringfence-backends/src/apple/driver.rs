@@ -1,10 +1,10 @@
 //! A run by Apple's command: a process of the host that stands for a container, which is taken away by name.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,12 +18,14 @@ use ringfence_core::mode::Mode;
 use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::Limits;
 use ringfence_gate::Spec;
+use rustix::fs::{FlockOperation, flock};
 
 use super::command::{ask, find};
 use super::config::Config;
 use super::{caps, plan};
 use crate::Surroundings;
-use crate::shared::run;
+use crate::shared::covers::{Cover, covers, shown};
+use crate::shared::{run, survey};
 
 /// What the runtime ends with when it could not start the program.
 const RUNTIME_FAILED: u8 = 1;
@@ -52,15 +54,41 @@ struct Named {
     program: PathBuf,
     name: String,
     directory: PathBuf,
+    /// Tells others that somebody lives in it.
+    lock: Option<File>,
+}
+
+/// The lock of a directory that nobody has.
+pub(super) fn locked(directory: &Path) -> io::Result<File> {
+    let file = File::open(directory)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// Takes away what others have left who were killed: containers, and files of variables.
+fn reap(program: &PathBuf, all: &Path) {
+    for entry in fs::read_dir(all).into_iter().flatten().flatten() {
+        if locked(&entry.path()).is_ok() {
+            let name = format!("ringfence-{}", entry.file_name().to_string_lossy());
+            let _ = ask(program, &["delete", "--force", &name]);
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 impl Named {
     fn new(program: PathBuf, request: &Request, around: &Surroundings) -> Result<Self, LaunchError> {
-        let directory = around.state.join("apple").join(request.run.as_str());
-        let named = Self { program, name: plan::name(request), directory };
+        let all = around.state.join("apple");
+        reap(&program, &all);
+        let directory = all.join(request.run.as_str());
+        let mut named = Self { program, name: plan::name(request), directory, lock: None };
         let text = plan::variables(request)?;
-        let made = fs::create_dir_all(around.state.join("apple"))
+        let made = fs::create_dir_all(&all)
             .and_then(|()| fs::DirBuilder::new().mode(0o700).create(&named.directory))
+            .and_then(|()| {
+                named.lock = Some(locked(&named.directory)?);
+                Ok(())
+            })
             .and_then(|()| {
                 fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(named.variables())
             })
@@ -91,12 +119,14 @@ struct Contained<T: ?Sized> {
     named: Named,
     /// What the runtime itself may have complained of.
     complaints: Vec<u8>,
+    /// Whether the program has said something.
+    spoke: bool,
 }
 
 impl Staged for Contained<run::Built> {
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let Self { run, named, complaints } = *self;
-        Ok(Box::new(Contained { run: run.start()?, named, complaints }))
+        let Self { run, named, complaints, spoke } = *self;
+        Ok(Box::new(Contained { run: run.start()?, named, complaints, spoke }))
     }
 }
 
@@ -104,6 +134,7 @@ impl Sandbox for Contained<dyn Sandbox> {
     fn next(&mut self, until: Instant) -> Result<Happening, Failure> {
         let happened = self.run.next(until)?;
         match &happened {
+            Happening::Output(Stream::Stdout, _) => self.spoke = true,
             Happening::Output(Stream::Stderr, bytes) if self.complaints.len() < LONGEST => {
                 self.complaints.extend(bytes.iter().take(LONGEST));
             }
@@ -127,10 +158,14 @@ impl Sandbox for Contained<dyn Sandbox> {
 }
 
 impl Contained<dyn Sandbox> {
-    /// The runtime ends with the code of the program; its own failures begin with `Error:` and are all that was said.
+    /// The runtime ends with the code of the program; its own failures are one line that begins with `Error:`, and are
+    /// all that was said.
     fn failure_of_runtime(&self) -> Option<Failure> {
         let text = String::from_utf8_lossy(&self.complaints);
         let words = text.trim().strip_prefix("Error:")?.trim();
+        if self.spoke || words.contains('\n') {
+            return None;
+        }
         let says = |any: &[&str]| any.iter().any(|part| words.to_ascii_lowercase().contains(part));
         let failure = |class, remedy: &str| Some(Failure::new(class, words).with_remedy(remedy));
         if says(&["xpc", "system start", "apiserver"]) {
@@ -174,6 +209,17 @@ impl Backend for Apple {
         let program = find(&self.around, &config.runtime_command).map_err(LaunchError::Runtime)?;
         let named = Named::new(program.clone(), request, &self.around)?;
         let words = plan::words(request, config, &named.variables())?;
+        let survey = survey::look(request, &self.around.home, &survey::state(&self.around.state))?;
+        let hidden =
+            covers(request, &survey, &shown(request, &survey)).into_iter().find_map(|cover| match cover {
+                Cover::Hide { source, .. } => Some(source),
+                _ => None,
+            });
+        if let Some(path) = hidden {
+            let message = format!("{} cannot be hidden in this mode", path.display());
+            let failure = Failure::new(FailureClass::Refused, message);
+            return Err(LaunchError::Runtime(failure.with_remedy("work in a directory without secrets")));
+        }
         let workspace = request.workspace.host().as_path();
         let spec = run::spec(request, &program, workspace, None);
         let argv = std::iter::once(program.display().to_string()).chain(words).collect();
@@ -183,6 +229,6 @@ impl Backend for Apple {
         let env = BTreeMap::from([("HOME".to_owned(), home), ("PATH".to_owned(), path)]);
         let idle = run::Idle::new(&self.around.gate)?;
         let built = idle.build(Spec { argv, env, memory_limit: None, ..spec }, request)?;
-        Ok(Box::new(Contained { run: Box::new(built), named, complaints: Vec::new() }))
+        Ok(Box::new(Contained { run: Box::new(built), named, complaints: Vec::new(), spoke: false }))
     }
 }

@@ -9,6 +9,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 use serde_json::Value;
 
 use super::command::{ask, find};
+use super::driver::locked;
 use super::plan::LABEL;
 use crate::Surroundings;
 use crate::keeper::{Keeper, Kept};
@@ -58,7 +59,10 @@ impl Keeper for Runtime {
     fn list(&self) -> Result<Vec<Kept>, Failure> {
         let text = ask(&self.program, &["list", "--all", "--format", "json"])?;
         let all: Vec<Value> = serde_json::from_str(&text).map_err(failed)?;
-        let living = |run: &str| self.around.state.join("apple").join(run).exists();
+        let living = |run: &str| {
+            let directory = self.around.state.join("apple").join(run);
+            directory.exists() && locked(&directory).is_err()
+        };
         let kept = all.iter().filter_map(|one| {
             let configuration = one.get("configuration")?;
             let run = configuration.get("labels")?.get(LABEL)?.as_str()?.to_owned();

@@ -124,6 +124,7 @@ pub(super) fn sandbox(
         placeholders: Vec::new(),
         kept: PathBuf::new(),
         doors: Vec::new(),
+        mounted: Vec::new(),
     })
 }
 

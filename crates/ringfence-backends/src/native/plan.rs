@@ -146,6 +146,7 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         placeholders: placeholders(request, survey),
         kept: PathBuf::new(),
         doors: run::doors(request),
+        mounted: Vec::new(),
     }
 }
 
@@ -212,9 +213,9 @@ fn access(write: bool) -> Access {
 fn step(cover: Cover) -> Step {
     match cover {
         Cover::Hold { target, write, .. } => Step::Hold { target, access: access(write) },
-        Cover::Text { target, text } => Step::Text { target, text },
-        Cover::Hide { target, directory: true } => Step::MaskDirectory { target },
-        Cover::Hide { target, directory: false } => Step::MaskFile { target },
+        Cover::Text { target, text, .. } => Step::Text { target, text },
+        Cover::Hide { target, directory: true, .. } => Step::MaskDirectory { target },
+        Cover::Hide { target, directory: false, .. } => Step::MaskFile { target },
     }
 }
 

@@ -24,9 +24,9 @@ pub(crate) enum Cover {
     /// What is there already, held in its place.
     Hold { source: PathBuf, target: PathBuf, write: bool },
     /// Another text in the place of a file.
-    Text { target: PathBuf, text: String },
+    Text { source: PathBuf, target: PathBuf, text: String },
     /// Nothing in the place of a file or a directory.
-    Hide { target: PathBuf, directory: bool },
+    Hide { source: PathBuf, target: PathBuf, directory: bool },
 }
 
 /// What is seen besides the system, the workspace last.
@@ -59,7 +59,7 @@ pub(crate) fn covers(request: &Request, survey: &Survey, seen: &[Shown]) -> Vec<
         covers.extend(places(seen, path, true).into_iter().map(held));
     }
     if let Some((path, text)) = &survey.exclude {
-        let said = |target| Cover::Text { target, text: text.clone() };
+        let said = |target| Cover::Text { source: path.clone(), target, text: text.clone() };
         covers.extend(places(seen, path, true).into_iter().map(said));
     }
     if request.policy.files.reach == Reach::Workspace {
@@ -79,15 +79,25 @@ impl Cover {
         }
     }
 
+    /// What is covered, on the host.
+    pub(crate) fn source(&self) -> &Path {
+        match self {
+            Cover::Hold { source, .. } | Cover::Text { source, .. } | Cover::Hide { source, .. } => source,
+        }
+    }
+
     /// Whether a path is below a directory that this hides.
     fn hides(&self, path: &Path) -> bool {
-        matches!(self, Cover::Hide { target, directory: true } if path != target && path.starts_with(target))
+        matches!(self, Cover::Hide { target, directory: true, .. } if path != target && path.starts_with(target))
     }
 }
 
 /// Nothing, wherever a path is seen.
 pub(crate) fn hidden(seen: &[Shown], path: &Path, directory: bool) -> Vec<Cover> {
-    places(seen, path, false).into_iter().map(|target| Cover::Hide { target, directory }).collect()
+    places(seen, path, false)
+        .into_iter()
+        .map(|target| Cover::Hide { source: path.to_owned(), target, directory })
+        .collect()
 }
 
 /// All the places where a path of the host is seen, or only those where it may be written.

@@ -163,7 +163,7 @@ impl Policy {
             (Promise::ProcessesSeparate, self.files.reach == Reach::Workspace),
             (Promise::PrivilegesDropped, self.files.reach == Reach::Workspace),
             (Promise::NetworkNone, self.reaches_nothing()),
-            (Promise::NetworkAllow, self.network.mode == NetworkMode::Allow && !self.reaches_nothing()),
+            (Promise::NetworkAllow, self.network.mode != NetworkMode::Open && !self.reaches_nothing()),
             (Promise::EnvAllowList, true),
             (Promise::CredentialsBroker, self.credentials == Credentials::Broker),
             (Promise::CredentialsMount, self.credentials == Credentials::Mount),

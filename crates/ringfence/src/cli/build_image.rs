@@ -109,6 +109,8 @@ fn image_of(settings: &Settings, mode: Mode) -> Option<String> {
 }
 
 fn use_image(settings: &mut Settings, mode: Mode, image: &str) {
+    // Nobody comes back to the place where it is tried.
+    settings.sandbox.warm = 0;
     if let Some(section) = settings.sandbox.sections.get_mut(mode.as_str()) {
         section["image"] = image.into();
     }
@@ -132,8 +134,11 @@ fn from_packages(keeper: &dyn Keeper, agents: &[Agent], tag: &str, work: &Path) 
     let mut system = Command::new("mmdebstrap");
     system.args(["--variant=minbase", &format!("--include={SYSTEM}")]);
     system.args(["doc", "man", "locale"].map(|part| format!("--dpkgopt=path-exclude=/usr/share/{part}/*")));
-    let copy = |part: &str| format!("--customize-hook=copy-in {} /", extra.join(part).display());
-    system.args(["opt", "usr", "home", "workspace"].map(copy));
+    // What is told to a hook is read as a shell would.
+    let quoted = |part: &str| shlex::try_quote(&extra.join(part).display().to_string()).map(String::from);
+    for part in ["opt", "usr", "home", "workspace"] {
+        system.arg(format!("--customize-hook=copy-in {} /", quoted(part)?));
+    }
     system.arg("--customize-hook=chroot \"$1\" useradd --no-create-home --shell /bin/bash agent");
     system.arg("--customize-hook=chroot \"$1\" chown -R agent /home/agent /workspace");
     system.arg(RELEASE).arg(&archive);

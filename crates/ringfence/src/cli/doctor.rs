@@ -1,6 +1,6 @@
 //! `ringfence sandbox doctor`: every mode, every agent CLI, and what to do about each finding.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,9 +10,10 @@ use ringfence_agents::AgentCli;
 use ringfence_core::backend::{Finding, FindingState};
 use ringfence_core::config::{AgentSettings, Settings};
 use ringfence_core::mode::Mode;
+use ringfence_core::paths::GUEST_HOME;
 use serde::Serialize;
 
-use super::version;
+use super::{job, version};
 use crate::installation::Installation;
 use crate::terminal;
 
@@ -37,8 +38,13 @@ pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<
     let modes: Vec<Group> = ringfence_backends::ALL
         .iter()
         .map(|entry| {
-            let findings = (entry.probe)(&installation.surroundings(), &settings);
-            group(entry.mode.as_str(), modes_in_use(&settings).contains(&entry.mode), findings)
+            let mut findings = (entry.probe)(&installation.surroundings(), &settings);
+            let used = modes_in_use(&settings).contains(&entry.mode);
+            let works = findings.iter().all(|finding| finding.state == FindingState::Ok);
+            if used && works && !entry.mode.shares_system() {
+                findings.extend(clis_inside(entry.mode, installation, &settings));
+            }
+            group(entry.mode.as_str(), used, findings)
         })
         .collect();
     let agent_clis: Vec<Group> = ringfence_agents::ALL
@@ -75,6 +81,30 @@ fn modes_in_use(settings: &Settings) -> BTreeSet<Mode> {
 
 fn clis_in_use(settings: &Settings) -> BTreeSet<&str> {
     settings.agents.values().filter_map(AgentSettings::cli_name).collect()
+}
+
+/// The agent CLIs in use, asked in a mode with a system of its own.
+fn clis_inside(mode: Mode, installation: &Installation, settings: &Settings) -> Vec<Finding> {
+    let mut once = settings.clone();
+    once.sandbox.warm = 0;
+    let Ok(backend) = job::backend(mode, &installation.surroundings(), &once) else { return Vec::new() };
+    let Ok(workspace) = tempfile::tempdir() else { return Vec::new() };
+    let used = ringfence_agents::ALL.iter().filter(|cli| clis_in_use(settings).contains(cli.facts().name));
+    let programs = used.filter_map(|cli| cli.facts().program);
+    let env = BTreeMap::from([("HOME".to_owned(), GUEST_HOME.to_owned())]);
+    programs
+        .map(|program| {
+            let subject = format!("{program} inside");
+            match version::ask(&*backend, program, &env, workspace.path()) {
+                Ok(version) => Finding::ok(subject, version),
+                Err(why) => Finding::absent(
+                    subject,
+                    format!("{why:#}"),
+                    format!("put it into the image: `ringfence sandbox build-image --mode {mode}`"),
+                ),
+            }
+        })
+        .collect()
 }
 
 fn look_at(cli: &dyn AgentCli, installation: &Installation, settings: &Settings) -> Vec<Finding> {

@@ -88,8 +88,10 @@ impl Containers {
             if note.engine != engine.endpoint.socket && note.engine_id != engine.facts.id {
                 continue;
             }
-            if engine.remove(&note.container).is_ok() {
-                note.clear_workspace(&self.around.state);
+            let Ok(was_there) = engine.remove(&note.container) else { continue };
+            note.clear_workspace(&self.around.state);
+            // The engine may still be making what a run asked for that was killed: the next one looks again.
+            if was_there || !room.is_young() {
                 room.give_up();
             }
         }
@@ -101,7 +103,7 @@ impl Containers {
         let image = engine.image(&name).map_err(LaunchError::Runtime)?;
         let id = image.id.clone().unwrap_or(name);
         *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
-        let ready = self.make_ready(engine, request, &id, &volumes(&image))?;
+        let ready = self.make_ready(engine, request, &id, &image)?;
         let (sandbox, (memory_limit, process_limit)) = (run::told(&ready.sandbox)?, ready.watched);
         let (control, container) = self.obtain(engine, request, ready)?;
         let idle = connect_gate(control, container)?;
@@ -116,8 +118,8 @@ impl Containers {
         &self,
         engine: &Engine,
         request: &Request,
-        image: &str,
-        volumes: &[String],
+        id: &str,
+        image: &ImageInspect,
     ) -> Result<Ready, LaunchError> {
         let workspace = request.workspace.host().as_path();
         let stand_ins = StandIns::share(workspace, &self.around.state.join("stand-ins"));
@@ -130,8 +132,9 @@ impl Containers {
             survey: &survey,
             room: &room,
             gate: &self.around.gate.program,
-            image,
-            volumes,
+            image: id,
+            volumes: &volumes(image),
+            has_health_check: image.config.as_ref().is_some_and(|config| config.healthcheck.is_some()),
             network: &self.network(),
             user: user(workspace, &engine.facts, self.flavor)?,
             flavor: self.flavor,
@@ -152,7 +155,8 @@ impl Containers {
         stand_ins.place().map_err(|error| broken("hold a protected path", &error))?;
         let (over, texts) = parts.texts();
         let (body, sandbox, watched) = (parts.body(), parts.sandbox()?, parts.watched());
-        Ok(Ready { note, body, sandbox, watched, over, texts, room, stand_ins })
+        let covered = parts.covered();
+        Ok(Ready { note, body, sandbox, watched, covered, over, texts, room, stand_ins })
     }
 
     /// A container that waits already, or a new one; with the connection to its gate.
@@ -163,12 +167,12 @@ impl Containers {
         ready: Ready,
     ) -> Result<(UnixStream, Box<Container>), LaunchError> {
         let gate = self.around.gate.program.clone();
-        let Ready { note, body, over, texts, room, stand_ins, .. } = ready;
+        let Ready { note, body, covered, over, texts, room, stand_ins, .. } = ready;
         let furnished =
             |done: io::Result<()>| done.map_err(|error| broken("furnish the place of the run", &error));
         let pattern = (self.warm > 0).then(|| {
             let own = (&body, &room, request.run.as_str());
-            Pattern::of(self.flavor, engine, own, (&note, (over.len(), texts.len())), self.warm)
+            Pattern::of(self.flavor, engine, own, (&note, &covered, (over.len(), texts.len())), self.warm)
         });
         let pattern = pattern.flatten();
         let handed = pattern.as_ref().and_then(|pattern| pattern.take(&self.around.state));
@@ -204,6 +208,8 @@ struct Ready {
     sandbox: Sandbox,
     /// What the gate bounds: memory and processes.
     watched: (Option<u64>, Option<u32>),
+    /// What is covered on the host.
+    covered: Vec<PathBuf>,
     over: Vec<String>,
     texts: Vec<String>,
     room: Room,
@@ -339,7 +345,7 @@ impl Drop for Dropped {
 impl Container {
     /// Whether it is gone.
     fn remove(&mut self) -> bool {
-        let removed = self.engine.remove(&self.name).is_ok();
+        let removed = self.engine.remove_patiently(&self.name).is_ok();
         if !removed {
             self.room.keep();
         }

@@ -31,6 +31,9 @@ const PATIENCE: u64 = 120;
 /// How long it may take to say who it is.
 const GREETING: Duration = Duration::from_secs(10);
 
+/// How often it is tried to take away what is ending, and how long to wait in between.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(250);
 /// How long making an image may take.
 const LONG_WORK: Duration = Duration::from_secs(3600);
 
@@ -99,6 +102,8 @@ impl Memory {
 pub(super) struct Facts {
     /// Its own name for itself.
     pub(super) id: String,
+    /// Where it keeps images and containers.
+    pub(super) root: Option<PathBuf>,
     pub(super) version: String,
     pub(super) api: String,
     /// Whether it runs as a person.
@@ -198,6 +203,7 @@ impl Engine {
         };
         let facts = Facts {
             id: info.id.unwrap_or_default(),
+            root: info.docker_root_dir.map(PathBuf::from),
             version: info.server_version.unwrap_or_default(),
             api: docker.client_version().to_string(),
             rootless,
@@ -299,16 +305,32 @@ impl Engine {
         self.ask(self.docker.list_containers(Some(options)), None)
     }
 
-    /// Ends a container and takes it away. One that is not there is as good.
-    pub(super) fn remove(&self, name: &str) -> Result<(), Failure> {
+    /// The same for one that is just ending, which not every engine takes away at once.
+    pub(super) fn remove_patiently(&self, name: &str) -> Result<bool, Failure> {
+        let mut removed = self.remove(name);
+        for _ in 0..TRIES {
+            match removed {
+                Err(Failure { class: FailureClass::Unknown, .. }) => {}
+                done => return done,
+            }
+            let pause = rustix::event::Timespec::try_from(PAUSE).ok();
+            let _ = rustix::event::poll(&mut [], pause.as_ref());
+            removed = self.remove(name);
+        }
+        removed
+    }
+
+    /// Ends a container and takes it away. One that is not there is as good; whether there was one.
+    pub(super) fn remove(&self, name: &str) -> Result<bool, Failure> {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         match self.runtime.block_on(self.docker.remove_container(name, Some(options))) {
-            Ok(()) | Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
+            Ok(()) => Ok(true),
+            Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(false),
             // Somebody else is doing it.
             Err(Error::DockerResponseServerError { status_code: 409, message })
                 if message.contains("already in progress") =>
             {
-                Ok(())
+                Ok(true)
             }
             Err(error) => Err(classify(&error, self.flavor, None)),
         }
@@ -407,4 +429,79 @@ fn of_answer(status: u16, message: &str, flavor: Flavor, image: Option<&str>) ->
         _ => FailureClass::Unknown,
     };
     Failure::new(class, format!("{name} said no ({status}): {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_core::failure::FailureClass;
+    use ringfence_core::mode::Mode;
+
+    use super::of_answer;
+    use crate::shared::container::{Flavor, endpoint};
+
+    const FLAVOR: Flavor = Flavor {
+        mode: Mode::Docker,
+        name: "Docker",
+        endpoint: |_| endpoint("unix:///x", "a test"),
+        remedy: "start it",
+        keep_id: None,
+        host_name: "host",
+        mask_option: false,
+        owned_memory: true,
+        joins_options: false,
+    };
+
+    /// What engines have said over the years, and what they say now.
+    #[test]
+    fn old_and_new_words_have_the_same_class() {
+        for (status, words, class) in [
+            (404, "No such image: x:latest", FailureClass::ImageMissing),
+            (404, "no such image: x: image not known", FailureClass::ImageMissing),
+            (
+                404,
+                "pull access denied for x, repository does not exist or may require 'docker login'",
+                FailureClass::ImageMissing,
+            ),
+            (404, "manifest unknown: manifest unknown", FailureClass::ImageMissing),
+            (400, "invalid reference format: repository name must be lowercase", FailureClass::Refused),
+            (
+                400,
+                "invalid reference format: repository name (openTiger/worker) must be lowercase",
+                FailureClass::Refused,
+            ),
+            (500, "Invalid image name \"openTiger/worker:latest\", unknown transport", FailureClass::Refused),
+            (
+                400,
+                "OCI runtime create failed: exec: \"x\": executable file not found in $PATH: unknown",
+                FailureClass::CliMissing,
+            ),
+            (
+                500,
+                "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+                FailureClass::DaemonDown,
+            ),
+            (
+                500,
+                "permission denied while trying to connect to the Docker daemon socket",
+                FailureClass::DaemonDown,
+            ),
+            (
+                500,
+                "permission denied while trying to connect to the docker API at unix:///var/run/docker.sock",
+                FailureClass::DaemonDown,
+            ),
+            (503, "the service is starting", FailureClass::DaemonDown),
+            (401, "unauthorized: authentication required", FailureClass::Refused),
+            (403, "authorization denied by plugin", FailureClass::Refused),
+            (
+                400,
+                "client version 1.41 is too old. Minimum supported API version is 1.44",
+                FailureClass::Refused,
+            ),
+            (409, "Conflict. The container name is already in use", FailureClass::Unknown),
+            (500, "something that nobody has seen before", FailureClass::Unknown),
+        ] {
+            assert_eq!(of_answer(status, words, FLAVOR, Some("x")).class, class, "{words}");
+        }
+    }
 }

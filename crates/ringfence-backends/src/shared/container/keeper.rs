@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
+use bollard::models::ContainerSummaryStateEnum;
 use ringfence_core::failure::Failure;
 
 use super::driver::connect;
@@ -58,7 +59,10 @@ impl Keeper for Containers {
             // Of another installation nothing is known but whether it is still there.
             let orphan = match owner == state {
                 true => abandoned.contains(&name) || !living.contains(&run),
-                false => !std::path::Path::new(&owner).exists(),
+                false => {
+                    let gone = matches!(std::path::Path::new(&owner).try_exists(), Ok(false));
+                    gone && found.state != Some(ContainerSummaryStateEnum::RUNNING)
+                }
             };
             Some(Kept {
                 orphan,

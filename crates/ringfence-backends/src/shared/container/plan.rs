@@ -80,6 +80,8 @@ pub(super) struct Parts<'a> {
     pub(super) image: &'a str,
     /// The places of the image that the engine gives a file system of their own.
     pub(super) volumes: &'a [String],
+    /// Whether the image has a program of its own that looks after it.
+    pub(super) has_health_check: bool,
     pub(super) network: &'a NetworkChoice,
     pub(super) user: User,
     pub(super) flavor: Flavor,
@@ -158,7 +160,9 @@ impl Parts<'_> {
             image: Some(self.image.to_owned()),
             hostname: Some("ringfence".into()),
             // Nothing of the image's runs beside the gate.
-            healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
+            healthcheck: self
+                .has_health_check
+                .then(|| HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
             user: Some(format!("{}:{}", user.uid, user.gid)),
             working_dir: Some("/".into()),
             entrypoint: Some(vec![GATE.into()]),
@@ -226,7 +230,9 @@ impl Parts<'_> {
         });
         let held = covers.iter().filter_map(|cover| match cover {
             Cover::Hold { source, target, write } => Some(bind(source, target, *write)),
-            Cover::Hide { target, directory } => Some(bind(&self.room.nothing(*directory), target, false)),
+            Cover::Hide { target, directory, .. } => {
+                Some(bind(&self.room.nothing(*directory), target, false))
+            }
             Cover::Text { .. } => None,
         });
         let shown = seen.iter().map(|Shown { source, target, write }| bind(source, target, *write));
@@ -258,6 +264,11 @@ impl Parts<'_> {
         (over, covers.collect())
     }
 
+    /// What is covered on the host. A cover goes with the name that it is on.
+    pub(super) fn covered(&self) -> Vec<PathBuf> {
+        self.seen().1.iter().map(|cover| cover.source().to_owned()).collect()
+    }
+
     /// What the gate has to bound, because the engine cannot: memory and processes.
     pub(super) fn watched(&self) -> (Option<u64>, Option<u32>) {
         let limits = &self.request.policy.limits;
@@ -273,7 +284,7 @@ impl Parts<'_> {
         let workspace = &self.request.workspace;
         let files = self.request.files.iter().filter(|file| !file.over);
         let write = self.request.policy.files.workspace == WorkspaceAccess::ReadWrite;
-        let (seen, _) = self.seen();
+        let (seen, covers) = self.seen();
         let written = seen.iter().filter(|shown| shown.write).map(|shown| shown.target.clone());
         let private = PRIVATE.map(PathBuf::from).into_iter();
         let shared = ["/dev/shm", "/dev/mqueue", "/dev/pts", "/proc"].map(PathBuf::from);
@@ -297,7 +308,12 @@ impl Parts<'_> {
             identity: write.then_some(self.survey.identity),
             placeholders: Vec::new(),
             kept: PathBuf::new(),
-            doors: run::doors(self.request),
+            doors: match network_mode(self.network, self.request).as_str() {
+                "none" => run::doors(self.request),
+                // In a network with others a door would be theirs too.
+                _ => Vec::new(),
+            },
+            mounted: covers.iter().map(|cover| cover.target().to_owned()).collect(),
         })
     }
 }

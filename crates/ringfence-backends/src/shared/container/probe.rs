@@ -1,13 +1,28 @@
 //! Is the engine here, and what is missing?
 
+use std::path::Path;
+
 use ringfence_core::backend::Finding;
 use ringfence_core::config::Settings;
 use ringfence_linux::Controller;
 
-use super::config::Config;
+use super::config::{Config, NetworkChoice};
 use super::driver::connect;
 use super::{Flavor, image};
 use crate::Surroundings;
+
+/// Too little room for a container is not noticed before it is too late.
+const LEAST_ROOM: u64 = 1 << 30;
+
+fn disk(root: &Path) -> Option<Finding> {
+    let room = rustix::fs::statvfs(root).ok()?;
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    let detail = format!("{} MiB free in {}", free >> 20, root.display());
+    Some(match free < LEAST_ROOM {
+        true => Finding::absent("disk", detail, "free some space, or move the engine's directory"),
+        false => Finding::ok("disk", detail),
+    })
+}
 
 pub(crate) fn probe(flavor: Flavor, around: &Surroundings, settings: &Settings) -> Vec<Finding> {
     let engine = match connect(flavor, around) {
@@ -35,7 +50,16 @@ pub(crate) fn probe(flavor: Flavor, around: &Surroundings, settings: &Settings) 
         None => format!("{name} not at all"),
     });
     findings.push(Finding::ok("limits", by.join("; ")));
+    findings.extend(facts.root.as_deref().and_then(disk));
     let config = Config::read(settings, flavor.mode);
+    if let Ok(config) = &config {
+        findings.push(match config.network() {
+            NetworkChoice::Gate => Finding::ok("network", "none but the gate's"),
+            NetworkChoice::Named(name) => {
+                Finding::ok("network", format!("`{name}`: what goes out is not enforced"))
+            }
+        });
+    }
     let name = config.and_then(|config| image::read(&config.image));
     let remedy = format!("set `sandbox.{}.image`", flavor.mode);
     findings.push(match name {

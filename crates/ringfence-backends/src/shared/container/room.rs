@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
@@ -19,6 +20,10 @@ pub(super) const GATE_ARGUMENT: &str = "__gate";
 /// Where all rooms are, in the state directory.
 const ROOMS: &str = "containers";
 const NOTE: &str = "note.json";
+/// What the name of a room begins with that nobody lives in yet.
+const UNSEEN: &str = ".";
+/// No engine takes longer to begin with what it was asked.
+const YOUNG: Duration = Duration::from_secs(10);
 
 /// What has to be taken away when a run is over, for whoever does it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -48,9 +53,12 @@ impl Room {
     pub(super) fn new(state: &Path, run: &RunId) -> io::Result<Self> {
         let directory = state.join(ROOMS).join(run.as_str());
         fs::create_dir_all(state.join(ROOMS))?;
-        fs::DirBuilder::new().mode(0o700).create(&directory)?;
-        let lock = File::open(&directory)?;
+        // Locked before anybody sees it.
+        let unseen = state.join(ROOMS).join(format!("{UNSEEN}{run}"));
+        fs::DirBuilder::new().mode(0o700).create(&unseen)?;
+        let lock = File::open(&unseen)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        fs::rename(&unseen, &directory)?;
         Ok(Self { directory, lock: Some(lock), kept: false })
     }
 
@@ -70,8 +78,7 @@ impl Room {
 
     /// Those that nobody lives in any more.
     pub(super) fn abandoned(state: &Path) -> Vec<(Self, Option<Note>)> {
-        let entries = fs::read_dir(state.join(ROOMS)).into_iter().flatten().flatten();
-        let abandoned = entries.filter_map(|entry| {
+        let abandoned = rooms(state).filter_map(|entry| {
             let directory = entry.path();
             let lock = File::open(&directory).ok()?;
             flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -84,8 +91,7 @@ impl Room {
 
     /// The runs that have a room and live in it.
     pub(super) fn living(state: &Path) -> Vec<String> {
-        let entries = fs::read_dir(state.join(ROOMS)).into_iter().flatten().flatten();
-        let living = entries.filter(|entry| {
+        let living = rooms(state).filter(|entry| {
             let lock = File::open(entry.path());
             lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err())
         });
@@ -95,6 +101,12 @@ impl Room {
     /// Writes down what has to be taken away, before it is there.
     pub(super) fn note(&self, note: &Note) -> io::Result<()> {
         self.write(&self.directory.join(NOTE), 0o600, &serde_json::to_string(note)?)
+    }
+
+    /// Whether it was made so recently that the engine may not have done yet what it was asked.
+    pub(super) fn is_young(&self) -> bool {
+        let made = fs::metadata(&self.directory).and_then(|data| data.modified());
+        made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age < YOUNG))
     }
 
     /// What was written down.
@@ -171,6 +183,12 @@ impl Room {
         // Whatever the mask of this process takes away.
         file.set_permissions(Permissions::from_mode(mode))
     }
+}
+
+/// All rooms that can be seen.
+fn rooms(state: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    let entries = fs::read_dir(state.join(ROOMS)).into_iter().flatten().flatten();
+    entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with(UNSEEN))
 }
 
 impl Drop for Room {

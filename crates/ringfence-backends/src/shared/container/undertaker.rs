@@ -38,7 +38,7 @@ pub(crate) fn bury(room: &Path, around: &Surroundings, flavors: &[Flavor]) -> Re
     let endpoint = Endpoint { socket: note.engine, source: "the run".into() };
     let engine =
         Engine::known(*flavor.ok_or_else(|| lost("there is no such mode"))?, endpoint, &around.state)?;
-    engine.remove(&note.container)?;
+    engine.remove_patiently(&note.container)?;
     room.give_up();
     Ok(())
 }

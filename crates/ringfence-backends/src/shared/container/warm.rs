@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use bollard::models::ContainerCreateBody;
@@ -21,6 +23,7 @@ use ringfence_core::mode::Mode;
 use ringfence_gate::{receive, send};
 use ringfence_linux::{Placeholder, StandIns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -36,8 +39,13 @@ const ARGUMENT: &str = "__warm";
 const PLACE: &str = "warm";
 /// A keeper whom nobody asks for so long goes, with all that it keeps.
 const IDLE: Duration = Duration::from_secs(600);
-/// How long a keeper may take to answer. It may just be making one.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long a keeper may take to answer, on a busy machine.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How often an engine may fail to make one, and how long it then gets.
+const FAILURES: u32 = 5;
+const RECOVERY: Duration = Duration::from_millis(500);
+/// How often a keeper looks whether it is the only one.
+const TRIES: u32 = 600;
 /// What stands for the room and for the run in a pattern.
 const ROOM: &str = "@ROOM@";
 const RUN: &str = "@RUN@";
@@ -49,8 +57,8 @@ pub(super) struct Pattern {
     socket: PathBuf,
     /// The body of the container, as JSON with gaps.
     body: String,
-    /// Which files its mounts lead to.
-    files: Vec<(u64, u64)>,
+    /// Which files its mounts lead to and are on, and when a file was changed last.
+    files: Vec<(u64, u64, i64)>,
     /// How many texts it sees over the image's files and over the workspace's.
     texts: (usize, usize),
     workspace: PathBuf,
@@ -77,7 +85,7 @@ impl Pattern {
         flavor: Flavor,
         engine: &Engine,
         (body, room, run): (&ContainerCreateBody, &Room, &str),
-        (note, texts): (&Note, (usize, usize)),
+        (note, covered, texts): (&Note, &[PathBuf], (usize, usize)),
         count: u32,
     ) -> Option<Self> {
         let mut body = body.clone();
@@ -85,10 +93,15 @@ impl Pattern {
         // Mounts of one depth have no order.
         host.mounts.as_mut()?.sort_by(|one, other| one.target.cmp(&other.target));
         let sources = host.mounts.as_ref()?.iter().filter_map(|mount| mount.source.clone());
-        let of_host = sources.filter(|source| !Path::new(source).starts_with(room.path()));
-        let files = of_host.map(|source| fs::metadata(source).map(|data| (data.dev(), data.ino())).ok());
-        let files = files.collect::<Option<_>>()?;
+        let of_host = sources.map(PathBuf::from).filter(|source| !source.starts_with(room.path()));
+        // What stands in for others is ours: the keeper puts it there again.
+        let ours = |path: &PathBuf| note.placeholders.iter().any(|placeholder| placeholder.path == *path);
+        let files = of_host.chain(covered.iter().cloned()).filter(|path| !ours(path));
+        let files = files.map(|path| identity(&path)).collect::<Option<_>>()?;
         let text = sorted(serde_json::to_value(&body).ok()?).to_string();
+        if text.contains(ROOM) || text.contains(RUN) {
+            return None;
+        }
         Some(Self {
             mode: flavor.mode,
             socket: engine.endpoint.socket.clone(),
@@ -133,8 +146,16 @@ impl Pattern {
         command.stdin(read).stdout(Stdio::null()).stderr(Stdio::null());
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.spawn()?;
-        io::Write::write_all(&mut write, pattern.as_bytes())
+        write.write_all(pattern.as_bytes())
     }
+}
+
+/// A file as it is. A directory is changed by whatever is made in it, which does not matter.
+fn identity(path: &Path) -> Option<(u64, u64, i64)> {
+    let data = fs::symlink_metadata(path).ok()?;
+    let changed =
+        if data.is_dir() { 0 } else { data.ctime().wrapping_mul(1_000_000_000) + data.ctime_nsec() };
+    Some((data.dev(), data.ino(), changed))
 }
 
 /// The same with the fields in the order of their names: maps have none.
@@ -168,14 +189,37 @@ pub(crate) fn keep(pattern: &str, around: &Surroundings, flavors: &[Flavor]) -> 
     let place = pattern.place(&around.state);
     let directory = place.parent().map(Path::to_owned).unwrap_or_default();
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io)?;
+    // One at a time: the one before may still be clearing away what it kept.
+    let Some(_lock) = alone(&place.with_extension("lock")).map_err(io)? else { return Ok(()) };
     let _ = fs::remove_file(&place);
     let listener = UnixListener::bind(&place).map_err(io)?;
     let mut stand_ins = StandIns::share(&pattern.workspace, &around.state.join("stand-ins")).map_err(io)?;
     stand_ins.answer_for(pattern.placeholders.clone());
+    // The run that knew them may be over.
+    stand_ins.place().map_err(io)?;
     let engine = Engine::known(flavor, endpoint, &around.state)?;
-    let mut keeper = Keeper { pattern, around: around.clone(), engine, waiting: Vec::new(), made: 0 };
-    keeper.serve(&listener);
-    Ok(())
+    let state = around.state.clone();
+    let place = fs::metadata(&place).ok().map(|data| (data.dev(), data.ino()));
+    let (pattern, engine) = (Arc::new(pattern), Arc::new(engine));
+    let keeper = Keeper { pattern, state, place, engine, waiting: Vec::new(), made: 0 };
+    keeper.serve(&listener).map_err(io)
+}
+
+/// The lock of the only keeper, unless another one has it for long.
+fn alone(file: &Path) -> io::Result<Option<File>> {
+    let lock = fs::OpenOptions::new().create(true).append(true).open(file)?;
+    for _ in 0..TRIES {
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(Some(lock));
+        }
+        pause(Duration::from_millis(50));
+    }
+    Ok(None)
+}
+
+fn pause(time: Duration) {
+    let time = Timespec::try_from(time).ok();
+    let _ = poll(&mut [], time.as_ref());
 }
 
 struct Waiting {
@@ -184,49 +228,90 @@ struct Waiting {
     control: UnixStream,
 }
 
+/// Who asks is answered at once: containers are made on a thread, one after another.
 struct Keeper {
-    pattern: Pattern,
-    around: Surroundings,
-    engine: Engine,
+    pattern: Arc<Pattern>,
+    state: PathBuf,
+    /// The device and the number of where it listens.
+    place: Option<(u64, u64)>,
+    engine: Arc<Engine>,
     waiting: Vec<Waiting>,
     made: u32,
 }
 
 impl Keeper {
-    fn serve(&mut self, listener: &UnixListener) {
+    fn serve(mut self, listener: &UnixListener) -> io::Result<()> {
+        let (woken, wake) = UnixStream::pair()?;
+        let (told, news) = channel();
+        let (mut making, mut failures) = (false, 0);
         loop {
             let full = self.waiting.len() >= self.pattern.count as usize;
-            let patience = Timespec::try_from(if full { IDLE } else { Duration::ZERO }).ok();
-            let asked = poll(&mut [PollFd::new(listener, PollFlags::IN)], patience.as_ref());
-            match asked {
-                Ok(0) if full => break self.leave(),
-                Ok(0) => match self.make() {
-                    Ok(one) => self.waiting.push(one),
-                    Err(_) => break self.leave(),
-                },
-                Ok(_) => {
-                    let Ok((stream, _)) = listener.accept() else { break self.leave() };
-                    if !self.answer(&stream) {
-                        break;
-                    }
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => break self.leave(),
+            if !full && !making {
+                making = true;
+                self.begin(&told, wake.try_clone()?);
             }
+            let patience = Timespec::try_from(IDLE).ok();
+            let mut watched =
+                [listener.as_fd(), woken.as_fd()].map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN));
+            match poll(&mut watched, patience.as_ref()) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(0) if making => continue,
+                Err(_) | Ok(0) => break,
+                Ok(_) => {}
+            }
+            let [asked, done] = watched.map(|end| !end.revents().is_empty());
+            if done {
+                let _ = (&woken).read(&mut [0]);
+                making = false;
+                match news.try_recv() {
+                    Ok(Ok(one)) => self.waiting.push(one),
+                    // An engine that has too much to do is asked again, and in the end by the next run.
+                    Ok(Err(_)) if failures < FAILURES => {
+                        failures += 1;
+                        pause(RECOVERY);
+                    }
+                    _ => break,
+                }
+            }
+            if asked && !listener.accept().is_ok_and(|(stream, _)| self.answer(&stream)) {
+                break;
+            }
+        }
+        self.leave();
+        if making && let Ok(Ok(one)) = news.recv() {
+            self.waiting.push(one);
         }
         for one in std::mem::take(&mut self.waiting) {
             self.give_up(one);
         }
+        Ok(())
+    }
+
+    /// Makes one, on a thread.
+    fn begin(&mut self, told: &Sender<Result<Waiting, Failure>>, mut wake: UnixStream) {
+        self.made += 1;
+        let run = format!("warm-{}-{}", std::process::id(), self.made);
+        let (pattern, engine, state) = (self.pattern.clone(), self.engine.clone(), self.state.clone());
+        let told = told.clone();
+        std::thread::spawn(move || {
+            // A keeper that has gone meanwhile takes nothing any more, and what was made goes with this.
+            let _ = told.send(make(&pattern, &engine, &state, &run));
+            let _ = wake.write(&[0]);
+        });
     }
 
     /// Nobody finds this keeper any more.
     fn leave(&self) {
-        let _ = fs::remove_file(self.pattern.place(&self.around.state));
+        let place = self.pattern.place(&self.state);
+        // Unless another one listens there already.
+        if fs::metadata(&place).is_ok_and(|data| Some((data.dev(), data.ino())) == self.place) {
+            let _ = fs::remove_file(place);
+        }
     }
 
     fn give_up(&self, Waiting { name, mut room, control }: Waiting) {
         drop(control);
-        if self.engine.remove(&name).is_err() {
+        if self.engine.remove_patiently(&name).is_err() {
             room.keep();
         }
     }
@@ -261,37 +346,37 @@ impl Keeper {
         let _ = send(stream, &None::<Answer>, None);
         true
     }
+}
 
-    /// Makes one, whose gate waits.
-    fn make(&mut self) -> Result<Waiting, Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::new(FailureClass::Unknown, error.to_string());
-        self.made += 1;
-        let run = format!("warm-{}-{}", std::process::id(), self.made);
-        let id = run.parse().map_err(|error| failed(&error))?;
-        let room = Room::new(&self.around.state, &id).map_err(|error| failed(&error))?;
-        let name = format!("ringfence-{run}");
-        let Pattern { socket, workspace, placeholders, texts, .. } = &self.pattern;
-        let note = Note {
-            mode: self.pattern.mode,
-            container: name.clone(),
-            engine: socket.clone(),
-            engine_id: self.engine.facts.id.clone(),
-            workspace: workspace.clone(),
-            placeholders: placeholders.clone(),
-        };
-        let empty = |count: usize| vec![String::new(); count];
-        let furnished = room.note(&note).and_then(|()| room.furnish(&empty(texts.0), &empty(texts.1)));
-        let listener = furnished.and_then(|()| room.listen()).map_err(|error| failed(&error))?;
-        let body = self.pattern.body.replace(ROOM, &room.path().display().to_string()).replace(RUN, &run);
-        let body = serde_json::from_str(&body).map_err(|error| failed(&error))?;
-        let started = self.engine.start(&name, body);
-        let control = started.and_then(|()| accept(&listener, &self.engine, &name));
-        match control {
-            Ok(control) => Ok(Waiting { name, room, control }),
-            Err(failure) => {
-                let _ = self.engine.remove(&name);
-                Err(failure)
+/// Makes a container whose gate waits.
+fn make(pattern: &Pattern, engine: &Engine, state: &Path, run: &str) -> Result<Waiting, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(FailureClass::Unknown, error.to_string());
+    let id = run.parse().map_err(|error| failed(&error))?;
+    let mut room = Room::new(state, &id).map_err(|error| failed(&error))?;
+    let name = format!("ringfence-{run}");
+    let Pattern { mode, socket, workspace, placeholders, texts, .. } = pattern;
+    let note = Note {
+        mode: *mode,
+        container: name.clone(),
+        engine: socket.clone(),
+        engine_id: engine.facts.id.clone(),
+        workspace: workspace.clone(),
+        placeholders: placeholders.clone(),
+    };
+    let empty = |count: usize| vec![String::new(); count];
+    let furnished = room.note(&note).and_then(|()| room.furnish(&empty(texts.0), &empty(texts.1)));
+    let listener = furnished.and_then(|()| room.listen()).map_err(|error| failed(&error))?;
+    let body = pattern.body.replace(ROOM, &room.path().display().to_string()).replace(RUN, run);
+    let body = serde_json::from_str(&body).map_err(|error| failed(&error))?;
+    let started = engine.start(&name, body);
+    let control = started.and_then(|()| accept(&listener, engine, &name));
+    match control {
+        Ok(control) => Ok(Waiting { name, room, control }),
+        Err(failure) => {
+            if engine.remove_patiently(&name).is_err() {
+                room.keep();
             }
+            Err(failure)
         }
     }
 }
