@@ -198,7 +198,7 @@ pub enum InvocationError {
 }
 
 /// The kernel takes arguments and variables of up to 128 KiB; some room is left for a name and the terminator.
-pub const LONGEST_PROMPT: usize = (128 << 10) - 64;
+pub const LONGEST_PROMPT: usize = ringfence_core::task::TaskSpec::LONGEST_PROMPT;
 
 /// Checks what every CLI takes as an argument. Only a person at the terminal needs to give none.
 fn checked_prompt<'a>(invocation: &Invocation<'a>) -> Result<Option<&'a str>, InvocationError> {

@@ -16,6 +16,13 @@ pub struct WriteError {
     source: io::Error,
 }
 
+impl WriteError {
+    /// Of a path, for a reason.
+    pub fn new(path: &Path, source: io::Error) -> Self {
+        Self { path: path.to_owned(), source }
+    }
+}
+
 /// Writes a file whole: a new one beside it, on the disk, then renamed. A link is kept and its target replaced.
 /// A new file is readable by its owner alone; an old one keeps its permissions.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {

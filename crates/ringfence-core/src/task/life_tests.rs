@@ -10,6 +10,9 @@ use crate::units::Seconds;
 
 const RULE: RetryRule = RetryRule {
     max_attempts: 3,
+    max_vanished: 2,
+    same_failures: 3,
+    max_retries: 2,
     first_wait: Duration::from_secs(10),
     longest_wait: Duration::from_secs(60),
     quota_wait: Duration::from_secs(300),
@@ -62,9 +65,8 @@ fn a_quota_waits_for_the_providers_reset_and_costs_no_try() {
 
 #[test]
 fn a_late_worker_cannot_overwrite() {
-    let first =
-        step(&Life::accepted(0), Incident::Lease { run: "a".parse().unwrap(), until: 10 }, 0).unwrap();
-    let given_up = step(&first, Incident::LeaseExpired, 10).unwrap();
+    let first = step(&Life::accepted(0), lease("a"), 0).unwrap();
+    let given_up = step(&first, Incident::Vanished { fence: 1 }, 10).unwrap();
     let second = step(&given_up, lease("b"), 10).unwrap();
     assert_eq!(
         step(&second, Incident::Succeeded { fence: first.fence }, 11),
@@ -87,7 +89,8 @@ fn incidents() -> impl Strategy<Value = Incident> {
         (0u64..4).prop_map(|fence| Incident::Heartbeat { fence, until: 50 }),
         (0u64..4).prop_map(|fence| Incident::Succeeded { fence }),
         (0u64..4, 0usize..15).prop_map(|(fence, class)| failed(fence, FailureClass::ALL[class])),
-        Just(Incident::LeaseExpired),
+        (0u64..4).prop_map(|fence| Incident::Vanished { fence }),
+        (0u64..4).prop_map(|fence| Incident::HandedBack { fence }),
         Just(Incident::Buried),
         Just(Incident::Unblocked),
         Just(Incident::Cancel),

@@ -1,0 +1,239 @@
+//! What a task asks for, in the words of whoever added it. Settings are looked up when it runs.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Time;
+use crate::config::WorkspaceKind;
+use crate::ids::TaskId;
+use crate::mode::Mode;
+use crate::policy::HostRule;
+use crate::units::{Cpus, MemorySize, Seconds};
+
+/// A durable unit of work. All that is left out is up to the agent and the settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskSpec {
+    /// What to do.
+    pub prompt: String,
+    /// An agent of the settings, or an agent CLI; else the one of the role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Who does it.
+    #[serde(default)]
+    pub role: Role,
+    /// The larger, the sooner.
+    #[serde(default)]
+    pub priority: i32,
+    /// Tasks of one lane are done one after another: the agent's name, or the workspace where no agent of the settings is
+    /// named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<String>,
+    /// Tasks that have to be done before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<TaskId>,
+    /// Two tasks with the same key are one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Not before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Time>,
+    /// Where to work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// What the workspace is made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<WorkspaceKind>,
+    /// Where it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// What it may do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Hosts that it may reach besides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<HostRule>,
+    /// Ports of the machine that it may reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_local: Vec<u16>,
+    /// Names of variables that it may see, with the values that the daemon has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// With which model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// At which address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    /// With the agent CLI `command`: what to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// How long an attempt may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Seconds>,
+    /// How much memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemorySize>,
+    /// How many processors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Cpus>,
+    /// How many processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+    /// How often it is tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Who is told of its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+}
+
+/// Why a task was not accepted. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSpec {
+    /// There is nothing to do.
+    #[error("the prompt is empty")]
+    NoPrompt,
+    /// The prompt does not fit.
+    #[error("the prompt has {0} bytes, and {1} fit")]
+    LongPrompt(usize, usize),
+    /// A text that cannot be passed on.
+    #[error("`{0}` contains a NUL character")]
+    Nul(&'static str),
+    /// A key or a lane that nobody could find again.
+    #[error("`{0}` is not a valid {1}: 1 to 200 visible characters")]
+    Name(String, &'static str),
+    /// An address that nobody could be told at.
+    #[error("`{0}` is not an address that starts with http:// or https://")]
+    Webhook(String),
+    /// A directory that could mean anything.
+    #[error("the directory {0} is not an absolute path")]
+    Directory(PathBuf),
+    /// A number out of bounds.
+    #[error("`{0}` must be from 1 to {1}")]
+    Bounds(&'static str, u32),
+}
+
+impl TaskSpec {
+    /// What fits into one argument of a program, with something to spare.
+    pub const LONGEST_PROMPT: usize = (128 << 10) - 64;
+
+    /// A task that says nothing but what to do.
+    pub fn new(prompt: impl Into<String>) -> Self {
+        Self { prompt: prompt.into(), ..Self::default() }
+    }
+
+    /// Whether it can be accepted.
+    pub fn check(&self) -> Result<(), BadSpec> {
+        if self.prompt.trim().is_empty() && self.command.is_none() {
+            return Err(BadSpec::NoPrompt);
+        }
+        if self.prompt.len() > Self::LONGEST_PROMPT {
+            return Err(BadSpec::LongPrompt(self.prompt.len(), Self::LONGEST_PROMPT));
+        }
+        let texts = [
+            ("prompt", Some(&self.prompt)),
+            ("command", self.command.as_ref()),
+            ("model", self.model.as_ref()),
+        ];
+        if let Some((name, _)) = texts.iter().find(|(_, text)| text.is_some_and(|text| text.contains('\0'))) {
+            return Err(BadSpec::Nul(name));
+        }
+        for (name, what) in [(&self.key, "key"), (&self.lane, "lane")] {
+            let valid = |name: &String| {
+                (1..=200).contains(&name.len()) && name.chars().all(|c| !c.is_control() && !c.is_whitespace())
+            };
+            if let Some(name) = name.as_ref().filter(|name| !valid(name)) {
+                return Err(BadSpec::Name(name.clone(), what));
+            }
+        }
+        if let Some(address) = self.webhook.as_ref().filter(|address| !crate::config::is_url(address)) {
+            return Err(BadSpec::Webhook(address.clone()));
+        }
+        if let Some(path) = self.directory.as_ref().filter(|path| !path.is_absolute()) {
+            return Err(BadSpec::Directory(path.clone()));
+        }
+        for (name, value, most) in [("max_attempts", self.max_attempts, 100), ("pids", self.pids, u32::MAX)] {
+            if value.is_some_and(|value| !(1..=most).contains(&value)) {
+                return Err(BadSpec::Bounds(name, most));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who does a task.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Role {
+    #[default]
+    Worker,
+    Tester,
+    Docser,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 3] = [Role::Worker, Role::Tester, Role::Docser];
+    /// Their names, in the same order.
+    pub const NAMES: [&'static str; 3] = ["worker", "tester", "docser"];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// Why a text is no role.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("there is no role `{0}`: known are worker, tester and docser")]
+pub struct UnknownRole(String);
+
+impl FromStr for Role {
+    type Err = UnknownRole;
+    fn from_str(text: &str) -> Result<Self, UnknownRole> {
+        Role::ALL.into_iter().find(|role| role.as_str() == text).ok_or_else(|| UnknownRole(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BadSpec, TaskSpec};
+
+    #[test]
+    fn what_cannot_be_done_is_not_accepted() {
+        let with = |change: fn(&mut TaskSpec)| {
+            let mut spec = TaskSpec::new("x");
+            change(&mut spec);
+            spec.check()
+        };
+        assert_eq!(with(|_| {}), Ok(()));
+        assert_eq!(with(|spec| spec.prompt = " \n".into()), Err(BadSpec::NoPrompt));
+        assert_eq!(with(|spec| spec.prompt = "a\0b".into()), Err(BadSpec::Nul("prompt")));
+        assert!(matches!(with(|spec| spec.prompt = "x".repeat(200_000)), Err(BadSpec::LongPrompt(..))));
+        assert!(matches!(with(|spec| spec.key = Some("a b".into())), Err(BadSpec::Name(_, "key"))));
+        assert!(matches!(with(|spec| spec.lane = Some(String::new())), Err(BadSpec::Name(_, "lane"))));
+        assert!(matches!(with(|spec| spec.webhook = Some("ftp://x".into())), Err(BadSpec::Webhook(_))));
+        assert!(matches!(with(|spec| spec.directory = Some("x".into())), Err(BadSpec::Directory(_))));
+        assert!(matches!(
+            with(|spec| spec.max_attempts = Some(0)),
+            Err(BadSpec::Bounds("max_attempts", 100))
+        ));
+    }
+
+    #[test]
+    fn a_wrong_word_in_a_document_is_refused() {
+        let error = serde_json::from_str::<TaskSpec>(r#"{"prompt":"x","priorty":1}"#).unwrap_err();
+        assert!(error.to_string().contains("priorty"), "{error}");
+    }
+}

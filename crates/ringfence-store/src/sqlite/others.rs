@@ -1,0 +1,234 @@
+//! Events, dead letters, deliveries, processes and the settings of the running system.
+
+use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::ids::TaskId;
+use ringfence_core::task::Time;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::{Value, json};
+
+use super::tasks::{Kept, attempts_of, id_of, json_of, note, parsed, seq_of};
+use super::{Done, Sqlite, int, uint};
+use crate::config::SystemConfig;
+use crate::dead_letters::{DeadLetter, DeadLetters};
+use crate::deliveries::{Deliveries, Delivery, DeliveryState};
+use crate::error::StoreError;
+use crate::events::{Entry, Events, Happened};
+use crate::processes::{ProcessRow, Processes};
+use crate::tasks::Now;
+
+impl Events for Sqlite {
+    fn note(&self, happened: &Happened, now: Now) -> Result<(), StoreError> {
+        let happened = happened.clone();
+        self.write(move |connection| note(connection, &happened, now).map(|_| ()))?;
+        self.bell().ring();
+        Ok(())
+    }
+
+    fn events_after(&self, id: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT id, at, kind, task, run, data FROM events WHERE id > ?1 ORDER BY id LIMIT ?2",
+            )?;
+            let rows = query.query_map(params![int(id), int(limit as u64)], |row| {
+                let data: Option<String> = row.get(5)?;
+                Ok(Entry {
+                    id: uint(row.get(0)?),
+                    at_ms: uint(row.get(1)?),
+                    happened: Happened {
+                        kind: row.get(2)?,
+                        task: row.get(3)?,
+                        run: row.get(4)?,
+                        data: data.and_then(|data| serde_json::from_str(&data).ok()).unwrap_or_default(),
+                    },
+                })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn last_event(&self) -> Result<u64, StoreError> {
+        self.read(|connection| {
+            let last: Option<i64> =
+                connection.query_row("SELECT max(id) FROM events", [], |row| row.get(0))?;
+            Ok(uint(last.unwrap_or(0)))
+        })
+    }
+}
+
+fn letter_of(connection: &Connection, seq: i64, at: i64) -> Done<DeadLetter> {
+    let kept = Kept::of(connection, seq)?.ok_or_else(|| StoreError::NoLetter(seq.to_string()))?;
+    let task = kept.into_task(connection)?;
+    let unknown = || Failure::new(FailureClass::Unknown, "nobody knows why");
+    Ok(DeadLetter {
+        failure: task.life.failures.last().cloned().unwrap_or_else(unknown),
+        at_ms: uint(at),
+        attempts: attempts_of(connection, seq)?,
+        task,
+    })
+}
+
+impl DeadLetters for Sqlite {
+    fn letters(&self) -> Result<Vec<DeadLetter>, StoreError> {
+        self.read(|connection| {
+            let mut query =
+                connection.prepare_cached("SELECT task, at FROM dead_letters ORDER BY at DESC, task DESC")?;
+            let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.map(|row| {
+                let (seq, at) = row?;
+                letter_of(connection, seq, at)
+            })
+            .collect()
+        })
+    }
+
+    fn letter(&self, task: &TaskId) -> Result<DeadLetter, StoreError> {
+        let missing = || StoreError::NoLetter(task.to_string());
+        let seq = seq_of(task).map_err(|_| missing())?;
+        self.read(|connection| {
+            let mut query = connection.prepare_cached("SELECT at FROM dead_letters WHERE task = ?1")?;
+            let at: Option<i64> = query.query_row([seq], |row| row.get(0)).optional()?;
+            letter_of(connection, seq, at.ok_or_else(missing)?)
+        })
+    }
+
+    fn discard(&self, task: &TaskId) -> Result<(), StoreError> {
+        let missing = StoreError::NoLetter(task.to_string());
+        let Ok(seq) = seq_of(task) else { return Err(missing) };
+        let gone = self.write(move |connection| {
+            Ok(connection.execute("DELETE FROM dead_letters WHERE task = ?1", [seq])?)
+        })?;
+        if gone == 0 { Err(missing) } else { Ok(()) }
+    }
+}
+
+const DELIVERY: &str = "SELECT id, task, url, body, state, attempts, due, error FROM deliveries";
+
+fn delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
+    let state: String = row.get(4)?;
+    Ok(Delivery {
+        id: uint(row.get(0)?),
+        task: id_of(row.get(1)?)?,
+        url: row.get(2)?,
+        body: row.get(3)?,
+        state: match state.as_str() {
+            "delivered" => DeliveryState::Delivered,
+            "dead" => DeliveryState::Dead,
+            _ => DeliveryState::Waiting,
+        },
+        attempts: row.get(5)?,
+        due: uint(row.get(6)?),
+        error: row.get(7)?,
+    })
+}
+
+impl Deliveries for Sqlite {
+    fn next_delivery(&self) -> Result<Option<Delivery>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection
+                .prepare_cached(&format!("{DELIVERY} WHERE state = 'waiting' ORDER BY due, id LIMIT 1"))?;
+            Ok(query.query_row([], delivery).optional()?)
+        })
+    }
+
+    fn tried(
+        &self,
+        id: u64,
+        state: DeliveryState,
+        due: Time,
+        error: Option<&str>,
+        now: Now,
+    ) -> Result<(), StoreError> {
+        let error = error.map(str::to_owned);
+        self.write(move |connection| {
+            let task: Option<i64> = connection
+                .query_row(
+                    "UPDATE deliveries SET state = ?2, due = ?3, error = ?4, attempts = attempts + 1
+                     WHERE id = ?1 AND state = 'waiting' RETURNING task",
+                    params![int(id), state.as_str(), int(due), error],
+                    |row| row.get(0),
+                )
+                .optional()?;
+            let Some(task) = task else { return Ok(()) };
+            let happened = Happened {
+                kind: match state {
+                    DeliveryState::Waiting => "webhook.retrying".into(),
+                    DeliveryState::Delivered => "webhook.delivered".into(),
+                    DeliveryState::Dead => "webhook.dead".into(),
+                },
+                task: Some(task.to_string()),
+                run: None,
+                data: json!({ "delivery": id, "error": error }),
+            };
+            note(connection, &happened, now).map(|_| ())
+        })
+    }
+
+    fn deliveries(&self, state: DeliveryState) -> Result<Vec<Delivery>, StoreError> {
+        self.read(|connection| {
+            let mut query =
+                connection.prepare_cached(&format!("{DELIVERY} WHERE state = ?1 ORDER BY id DESC"))?;
+            Ok(query.query_map([state.as_str()], delivery)?.collect::<Result<_, _>>()?)
+        })
+    }
+}
+
+impl Processes for Sqlite {
+    fn processes(&self) -> Result<Vec<ProcessRow>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached("SELECT row FROM processes ORDER BY name")?;
+            Ok(query.query_map([], |row| parsed(row, 0))?.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn put_process(&self, row: &ProcessRow, now: Now) -> Result<(), StoreError> {
+        let row = row.clone();
+        self.write(move |connection| {
+            connection.execute(
+                "INSERT INTO processes(name, row) VALUES (?1, ?2) ON CONFLICT(name) DO UPDATE SET row = excluded.row",
+                params![row.name, json_of(&row)?],
+            )?;
+            let happened = Happened {
+                kind: "process.changed".into(),
+                task: None,
+                run: None,
+                data: json!({ "name": row.name, "status": row.status, "pid": row.pid, "message": row.message }),
+            };
+            note(connection, &happened, now).map(|_| ())
+        })
+    }
+}
+
+impl SystemConfig for Sqlite {
+    fn system_config(&self) -> Result<Vec<(String, Value)>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached("SELECT key, value FROM system_config ORDER BY key")?;
+            let rows = query.query_map([], |row| Ok((row.get(0)?, parsed(row, 1)?)))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn set_system_config(&self, key: &str, value: Option<&Value>, now: Now) -> Result<(), StoreError> {
+        let (key, value) = (key.to_owned(), value.cloned());
+        self.write(move |connection| {
+            let mut query = connection.prepare_cached("SELECT value FROM system_config WHERE key = ?1")?;
+            let before: Option<Value> = query.query_row([&key], |row| parsed(row, 0)).optional()?;
+            match &value {
+                Some(value) => connection.execute(
+                    "INSERT INTO system_config(key, value) VALUES (?1, ?2)
+                     ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+                    params![key, value.to_string()],
+                )?,
+                None => connection.execute("DELETE FROM system_config WHERE key = ?1", [&key])?,
+            };
+            let happened = Happened {
+                kind: "config.changed".into(),
+                task: None,
+                run: None,
+                data: json!({ "key": key, "before": before, "after": value }),
+            };
+            note(connection, &happened, now).map(|_| ())
+        })?;
+        self.bell().ring();
+        Ok(())
+    }
+}

@@ -1,0 +1,628 @@
+//! Tasks: adding, reading, and what happens to them with all that follows.
+
+use std::collections::BTreeSet;
+
+use ringfence_core::event::{RunResult, Usage};
+use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::ids::TaskId;
+use ringfence_core::task::{Incident, Life, RetryRule, Role, State, StateName, TaskSpec, Time};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::claim::{take, worth_it};
+use super::{Done, Fault, Sqlite, int, uint};
+use crate::error::StoreError;
+use crate::events::Happened;
+use crate::tasks::{Added, Attempt, Change, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks};
+
+/// All that a row of a task says.
+pub(super) const COLUMNS: &str = "seq, spec, lane, life, created, changed, result, waits";
+
+/// A row of a task.
+pub(super) struct Kept {
+    pub(super) seq: i64,
+    pub(super) spec: TaskSpec,
+    pub(super) lane: String,
+    pub(super) life: Life,
+    pub(super) created: i64,
+    pub(super) changed: i64,
+    pub(super) result: Option<String>,
+    pub(super) waits: i64,
+}
+
+impl Kept {
+    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            seq: row.get(0)?,
+            spec: parsed(row, 1)?,
+            lane: row.get(2)?,
+            life: parsed(row, 3)?,
+            created: row.get(4)?,
+            changed: row.get(5)?,
+            result: row.get(6)?,
+            waits: row.get(7)?,
+        })
+    }
+
+    pub(super) fn of(connection: &Connection, seq: i64) -> Done<Option<Self>> {
+        let mut query = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM tasks WHERE seq = ?1"))?;
+        Ok(query.query_row([seq], Self::read).optional()?)
+    }
+
+    pub(super) fn into_task(self, connection: &Connection) -> Done<Task> {
+        let waits_for = if self.waits > 0 { undone_befores(connection, self.seq)? } else { Vec::new() };
+        Ok(Task {
+            id: id_of(self.seq)?,
+            spec: self.spec,
+            lane: self.lane,
+            life: self.life,
+            waits_for,
+            created_ms: uint(self.created),
+            changed_ms: uint(self.changed),
+            // One of an older form is left out rather than hiding the task.
+            result: self.result.and_then(|text| serde_json::from_str(&text).ok()),
+        })
+    }
+}
+
+fn undone_befores(connection: &Connection, seq: i64) -> Done<Vec<TaskId>> {
+    let mut query = connection.prepare_cached(
+        "SELECT b.needs FROM befores b JOIN tasks t ON t.seq = b.needs
+         WHERE b.task = ?1 AND t.state <> 'done' ORDER BY b.needs",
+    )?;
+    let rows = query.query_map([seq], |row| id_of(row.get(0)?))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn id_of(seq: i64) -> rusqlite::Result<TaskId> {
+    seq.to_string().parse().map_err(|error| wrong(0, error))
+}
+
+/// The row of an id, if it can be one.
+pub(super) fn seq_of(id: &TaskId) -> Result<i64, StoreError> {
+    id.as_str().parse().map_err(|_| StoreError::NoTask(id.to_string()))
+}
+
+fn wrong(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
+}
+
+pub(super) fn parsed<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    let text: String = row.get(column)?;
+    serde_json::from_str(&text).map_err(|error| wrong(column, error))
+}
+
+pub(super) fn json_of(document: &impl Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(document).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
+
+/// What the indexes have to know of a life.
+struct Derived {
+    due: i64,
+    ready: bool,
+    /// Whether the others of its lane wait for it.
+    holds: bool,
+    run: Option<String>,
+    lease_until: i64,
+}
+
+fn derive(life: &Life, waits: i64, now: Now) -> Derived {
+    let nothing = Derived { due: 0, ready: false, holds: false, run: None, lease_until: 0 };
+    match &life.state {
+        State::Queued { not_before } => {
+            let ready = waits == 0 && *not_before <= now.seconds();
+            Derived { due: int(*not_before), ready, holds: !ready && life.attempts > 0, ..nothing }
+        }
+        State::Blocked { until } => Derived { due: int(*until), holds: true, ..nothing },
+        State::Running { run, lease_until } => {
+            Derived { run: Some(run.to_string()), lease_until: int(*lease_until), ..nothing }
+        }
+        State::Done | State::Failed | State::Dead | State::Cancelled => nothing,
+    }
+}
+
+/// Writes what a life has become.
+pub(super) fn put_life(
+    connection: &Connection,
+    kept: &Kept,
+    life: &Life,
+    owner: Option<&str>,
+    now: Now,
+) -> Done<()> {
+    let Derived { due, ready, holds, run, lease_until } = derive(life, kept.waits, now);
+    let mut update = connection.prepare_cached(
+        "UPDATE tasks SET life = ?2, state = ?3, due = ?4, ready = ?5, holds = ?6, waits = ?7, run = ?8,
+             fence = ?9, lease_until = ?10, owner = coalesce(?11, owner), changed = ?12 WHERE seq = ?1",
+    )?;
+    update.execute(params![
+        kept.seq,
+        json_of(life)?,
+        life.state.name().as_str(),
+        due,
+        ready,
+        holds,
+        kept.waits,
+        run,
+        int(life.fence),
+        lease_until,
+        owner,
+        int(now.ms)
+    ])?;
+    Ok(())
+}
+
+/// Looks again whose turn it is in a lane.
+pub(super) fn refresh_lane(connection: &Connection, lane: &str) -> Done<()> {
+    let mut first = connection.prepare_cached(
+        "SELECT priority, role FROM tasks WHERE lane = ?1 AND ready = 1 ORDER BY priority DESC, seq LIMIT 1",
+    )?;
+    let best: Option<(i64, String)> =
+        first.query_row([lane], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let (best, role) = best.unzip();
+    let mut update = connection.prepare_cached(
+        "INSERT INTO lanes(name, free, best, role, served)
+         VALUES (?1, NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND state = 'running')
+                 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND holds = 1), ?2, ?3, 0)
+         ON CONFLICT(name) DO UPDATE SET free = excluded.free, best = excluded.best, role = excluded.role",
+    )?;
+    update.execute(params![lane, best, role])?;
+    Ok(())
+}
+
+pub(super) fn note(connection: &Connection, happened: &Happened, now: Now) -> Done<i64> {
+    let data = (!happened.data.is_null()).then(|| happened.data.to_string());
+    let mut insert = connection
+        .prepare_cached("INSERT INTO events(at, kind, task, run, data) VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    insert.execute(params![int(now.ms), happened.kind, happened.task, happened.run, data])?;
+    Ok(connection.last_insert_rowid())
+}
+
+pub(super) fn happened(kind: &str, seq: i64, run: Option<&str>, data: Value) -> Happened {
+    Happened { kind: format!("task.{kind}"), task: Some(seq.to_string()), run: run.map(str::to_owned), data }
+}
+
+/// Adds a task, unless it was added before.
+fn add_one(connection: &Connection, NewTask { spec, lane }: &NewTask, now: Now) -> Done<Added> {
+    if let Some(task) = added_before(connection, spec)? {
+        return Ok(Added { task, existed: true });
+    }
+    let waits = int(undone(connection, &spec.after)? as u64);
+    let life = Life::accepted(spec.not_before.unwrap_or(0));
+    let Derived { due, ready, holds, .. } = derive(&life, waits, now);
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO tasks(agent, role, lane, priority, key, spec, life, state, due, ready, holds, waits,
+             fence, lease_until, created, changed)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'queued', ?8, ?9, ?10, ?11, 0, 0, ?12, ?12)",
+    )?;
+    insert.execute(params![
+        spec.agent,
+        spec.role.as_str(),
+        lane,
+        spec.priority,
+        spec.key,
+        json_of(spec)?,
+        json_of(&life)?,
+        due,
+        ready,
+        holds,
+        waits,
+        int(now.ms)
+    ])?;
+    let seq = connection.last_insert_rowid();
+    let mut before =
+        connection.prepare_cached("INSERT OR IGNORE INTO befores(needs, task) VALUES (?1, ?2)")?;
+    for needs in &spec.after {
+        before.execute(params![seq_of(needs)?, seq])?;
+    }
+    if ready {
+        refresh_lane(connection, lane)?;
+    }
+    let data = json!({ "agent": spec.agent, "role": spec.role, "priority": spec.priority, "lane": lane });
+    note(connection, &happened("added", seq, None, data), now)?;
+    Ok(Added { task: id_of(seq)?, existed: false })
+}
+
+/// The task of the same key, if it asks for the same.
+fn added_before(connection: &Connection, spec: &TaskSpec) -> Done<Option<TaskId>> {
+    let Some(key) = &spec.key else { return Ok(None) };
+    let mut query = connection.prepare_cached("SELECT seq, spec FROM tasks WHERE key = ?1")?;
+    let found = query.query_row([key], |row| Ok((id_of(row.get(0)?)?, parsed::<TaskSpec>(row, 1)?)));
+    let Some((task, other)) = found.optional()? else { return Ok(None) };
+    // The time is left aside: who says "in an hour" again means the same hour.
+    if (TaskSpec { not_before: spec.not_before, ..other }) == *spec {
+        return Ok(Some(task));
+    }
+    Err(StoreError::KeyTaken { key: key.clone(), task }.into())
+}
+
+/// How many of these are not done yet. One that never will be is an error.
+fn undone(connection: &Connection, after: &[TaskId]) -> Done<usize> {
+    let mut waits = BTreeSet::new();
+    for needs in after {
+        let missing = || StoreError::NoSuchBefore(needs.clone());
+        let seq = seq_of(needs).map_err(|_| missing())?;
+        let mut query = connection.prepare_cached("SELECT state FROM tasks WHERE seq = ?1")?;
+        let state: Option<String> = query.query_row([seq], |row| row.get(0)).optional()?;
+        match state.as_deref().map(StateName::parse) {
+            None => return Err(missing().into()),
+            Some(Some(StateName::Done)) => {}
+            Some(Some(state @ (StateName::Dead | StateName::Cancelled))) => {
+                return Err(StoreError::NeverDone { task: needs.clone(), state }.into());
+            }
+            Some(_) => drop(waits.insert(seq)),
+        }
+    }
+    Ok(waits.len())
+}
+
+fn existing(connection: &Connection, task: &TaskId) -> Done<Kept> {
+    let kept = Kept::of(connection, seq_of(task)?)?;
+    Ok(kept.ok_or_else(|| StoreError::NoTask(task.to_string()))?)
+}
+
+/// Lets something happen to a task, and to those that wait for it.
+fn change_one(connection: &Connection, task: &TaskId, incident: Incident, by: &By, now: Now) -> Done<Task> {
+    let mut kept = existing(connection, task)?;
+    if incident == Incident::Retry {
+        kept.waits = int(undone(connection, &kept.spec.after)? as u64);
+    }
+    let mut work = vec![(kept, incident)];
+    while let Some((kept, incident)) = work.pop() {
+        let next = step(connection, &kept, &incident, by, now)?;
+        work.extend(followers(connection, kept.seq, &next, now)?);
+    }
+    existing(connection, task)?.into_task(connection)
+}
+
+/// One task, one incident, all that belongs to it.
+fn step(connection: &Connection, kept: &Kept, incident: &Incident, by: &By, now: Now) -> Done<Life> {
+    let retry = by.rules.retry;
+    let rule = RetryRule { max_attempts: kept.spec.max_attempts.unwrap_or(retry.max_attempts), ..retry };
+    let stepped = |life: &Life, incident, jitter| {
+        let next = life.step(incident, now.seconds(), jitter, &rule);
+        next.map_err(|error| match id_of(kept.seq) {
+            Ok(task) => Fault::Store(StoreError::Step { task, error }),
+            Err(error) => Fault::Sql(error),
+        })
+    };
+    let mut next = stepped(&kept.life, incident.clone(), by.jitter)?;
+    if let Incident::Heartbeat { .. } = incident {
+        put_life(connection, kept, &next, None, now)?;
+        return Ok(next);
+    }
+    let run = match &kept.life.state {
+        State::Running { run, .. } => Some(run.as_str()),
+        _ => None,
+    };
+    if let Some(run) = run {
+        end_run(connection, run, by.result.as_ref(), now)?;
+    }
+    tell(connection, kept, incident, &next, run, now)?;
+    if next.state == State::Failed {
+        // The letter is in the same transaction, so the task is buried at once.
+        next = stepped(&next, Incident::Buried, 0)?;
+        let mut bury =
+            connection.prepare_cached("INSERT OR REPLACE INTO dead_letters(task, at) VALUES (?1, ?2)")?;
+        bury.execute(params![kept.seq, int(now.ms)])?;
+        tell(connection, kept, &Incident::Buried, &next, None, now)?;
+    }
+    if *incident == Incident::Retry {
+        connection.execute("DELETE FROM dead_letters WHERE task = ?1", [kept.seq])?;
+    }
+    put_life(connection, kept, &next, None, now)?;
+    if let Some(result) = &by.result {
+        let mut keep = connection.prepare_cached("UPDATE tasks SET result = ?2 WHERE seq = ?1")?;
+        keep.execute(params![kept.seq, json_of(result)?])?;
+    }
+    refresh_lane(connection, &kept.lane)?;
+    if next.state.name().is_final() {
+        deliver(connection, kept, &next, by, now)?;
+    }
+    Ok(next)
+}
+
+/// What an incident is brought about with.
+struct By {
+    rules: Rules,
+    jitter: u8,
+    result: Option<RunResult>,
+}
+
+fn end_run(connection: &Connection, run: &str, result: Option<&RunResult>, now: Now) -> Done<()> {
+    let status = result.map(|result| json_word(&result.status)).transpose()?;
+    let class = result.and_then(|result| result.failure.as_ref()).map(|failure| failure.class.to_string());
+    let metered =
+        result.map(|result| result.metered.values().fold(Usage::default(), |sum, one| sum.plus(*one)));
+    let used = match (metered, result) {
+        (Some(metered), _) if metered != Usage::default() => metered,
+        (_, Some(result)) => result.usage,
+        (_, None) => Usage::default(),
+    };
+    let mut update = connection.prepare_cached(
+        "UPDATE runs SET ended = ?2, status = ?3, class = ?4, input_tokens = ?5, output_tokens = ?6,
+             cached_tokens = ?7, cost_usd = ?8 WHERE run = ?1",
+    )?;
+    update.execute(params![
+        run,
+        int(now.ms),
+        status,
+        class,
+        int(used.input_tokens),
+        int(used.output_tokens),
+        int(used.cached_tokens),
+        used.cost_usd
+    ])?;
+    Ok(())
+}
+
+/// The one word that a value is written as.
+fn json_word(value: &impl Serialize) -> rusqlite::Result<String> {
+    Ok(json_of(value)?.trim_matches('"').to_owned())
+}
+
+fn tell(
+    connection: &Connection,
+    kept: &Kept,
+    incident: &Incident,
+    next: &Life,
+    run: Option<&str>,
+    now: Now,
+) -> Done<()> {
+    let reason = || match next.failures.last() {
+        Some(Failure { class, message, .. }) => json!({ "class": class, "message": message }),
+        None => Value::Null,
+    };
+    let with = |mut data: Value, name: &str, value: u64| {
+        if let Value::Object(fields) = &mut data {
+            fields.insert(name.to_owned(), value.into());
+        }
+        data
+    };
+    let (kind, data) = match (incident, &next.state) {
+        (Incident::Buried, _) => ("dead", reason()),
+        (Incident::Retry, _) => ("retried", json!({ "times": next.retries })),
+        (Incident::Cancel, _) => ("cancelled", Value::Null),
+        (Incident::Vanished { fence }, _) => ("vanished", json!({ "fence": fence, "times": next.vanished })),
+        (Incident::HandedBack { fence }, _) => ("handed_back", json!({ "fence": fence })),
+        (Incident::Unblocked, _) => ("unblocked", Value::Null),
+        (Incident::Forsaken { .. }, _) => ("forsaken", reason()),
+        (Incident::Succeeded { fence }, _) => ("done", json!({ "fence": fence })),
+        (Incident::Failed { fence, .. }, State::Blocked { until }) => {
+            ("blocked", with(with(reason(), "until", *until), "fence", *fence))
+        }
+        (Incident::Failed { fence, .. }, State::Queued { not_before }) => {
+            ("retrying", with(with(reason(), "not_before", *not_before), "fence", *fence))
+        }
+        (Incident::Failed { fence, .. }, _) => ("failed", with(reason(), "fence", *fence)),
+        // Told where they happen, or not worth telling.
+        (Incident::Lease { .. } | Incident::Heartbeat { .. }, _) => return Ok(()),
+    };
+    note(connection, &happened(kind, kept.seq, run, data), now)?;
+    Ok(())
+}
+
+/// What the end of a task means for those who wait for it.
+fn followers(connection: &Connection, seq: i64, life: &Life, now: Now) -> Done<Vec<(Kept, Incident)>> {
+    let name = life.state.name();
+    if !name.is_final() {
+        return Ok(Vec::new());
+    }
+    let mut query = connection.prepare_cached("SELECT task FROM befores WHERE needs = ?1")?;
+    let waiting: Vec<i64> = query.query_map([seq], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut forsaken = Vec::new();
+    for follower in waiting {
+        let Some(mut kept) = Kept::of(connection, follower)? else { continue };
+        if kept.life.state.name() != StateName::Queued || kept.waits == 0 {
+            continue;
+        }
+        if name == StateName::Done {
+            kept.waits -= 1;
+            put_life(connection, &kept, &kept.life, None, now)?;
+            refresh_lane(connection, &kept.lane)?;
+        } else {
+            let message = format!("task {seq}, which it waits for, ended as {name}");
+            let failure = Failure::new(FailureClass::Refused, message)
+                .with_remedy(format!("retry task {seq} first, then this one"));
+            forsaken.push((kept, Incident::Forsaken { failure }));
+        }
+    }
+    Ok(forsaken)
+}
+
+/// Leaves a note for each who wants to be told of the end.
+fn deliver(connection: &Connection, kept: &Kept, life: &Life, by: &By, now: Now) -> Done<()> {
+    for url in [kept.spec.webhook.as_deref(), by.rules.webhook.as_deref()].into_iter().flatten() {
+        let body = json!({
+            "event": format!("task.{}", life.state.name()),
+            "task": kept.seq.to_string(),
+            "state": life.state.name(),
+            "at_ms": now.ms,
+            "agent": kept.spec.agent,
+            "role": kept.spec.role,
+            "prompt": kept.spec.prompt,
+            "attempts": life.fence,
+            "failure": if life.state == State::Done { None } else { life.failures.last() },
+            "result": by.result,
+        });
+        connection.execute(
+            "INSERT INTO deliveries(task, url, body, state, attempts, due) VALUES (?1, ?2, ?3, 'waiting', 0, 0)",
+            params![kept.seq, url, body.to_string()],
+        )?;
+    }
+    Ok(())
+}
+
+impl Tasks for Sqlite {
+    fn add(&self, new: &[NewTask], now: Now) -> Result<Vec<Added>, StoreError> {
+        new.iter().try_for_each(|new| new.spec.check())?;
+        let new = new.to_vec();
+        let added =
+            self.write(move |connection| new.iter().map(|new| add_one(connection, new, now)).collect())?;
+        self.bell.ring();
+        Ok(added)
+    }
+
+    fn task(&self, id: &TaskId) -> Result<Task, StoreError> {
+        self.read(|connection| existing(connection, id)?.into_task(connection))
+    }
+
+    fn tasks(&self, filter: &Filter) -> Result<Vec<Task>, StoreError> {
+        let before = filter.before.as_ref().map(seq_of).transpose()?.unwrap_or(i64::MAX);
+        let states: Vec<StateName> =
+            if filter.states.is_empty() { StateName::ALL.to_vec() } else { filter.states.clone() };
+        // Names of ours, so nothing of the outside gets into the words.
+        let list = states.iter().map(|state| format!("'{state}'")).collect::<Vec<_>>().join(", ");
+        let list = if states.len() == StateName::ALL.len() {
+            String::new()
+        } else {
+            format!("AND state IN ({list})")
+        };
+        let query = format!(
+            "SELECT {COLUMNS} FROM tasks WHERE seq < ?1 {list} AND (?2 IS NULL OR role = ?2)
+             AND (?3 IS NULL OR agent = ?3) ORDER BY seq DESC LIMIT ?4"
+        );
+        let role = filter.role.map(Role::as_str);
+        let limit = int(filter.limit as u64);
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(&query)?;
+            let rows = query.query_map(params![before, role, filter.agent, limit], Kept::read)?;
+            rows.map(|kept| kept?.into_task(connection)).collect()
+        })
+    }
+
+    fn counts(&self) -> Result<Counts, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached("SELECT state, count(*) FROM tasks GROUP BY state")?;
+            let rows = query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+            let mut counts: Counts = StateName::ALL.into_iter().map(|state| (state, 0)).collect();
+            for row in rows {
+                let (state, count) = row?;
+                counts.extend(StateName::parse(&state).map(|state| (state, uint(count))));
+            }
+            Ok(counts)
+        })
+    }
+
+    fn attempts(&self, id: &TaskId) -> Result<Vec<Attempt>, StoreError> {
+        let seq = seq_of(id)?;
+        self.read(|connection| attempts_of(connection, seq))
+    }
+
+    fn claim(&self, claim: &Claim<'_>, now: Now) -> Result<Vec<Task>, StoreError> {
+        // Looking costs nothing, and disturbs nobody who writes.
+        if !self.read(|connection| worth_it(connection, now))? {
+            return Ok(Vec::new());
+        }
+        let claimed = self.write_alone(|connection| take(connection, claim, now))?;
+        if !claimed.is_empty() {
+            self.bell.ring();
+        }
+        Ok(claimed)
+    }
+
+    fn change(&self, change: &Change<'_>, now: Now) -> Result<Task, StoreError> {
+        let quiet = matches!(change.incident, Incident::Heartbeat { .. });
+        let by = By { rules: change.rules.clone(), jitter: change.jitter, result: change.result.cloned() };
+        let (task, incident) = (change.task.clone(), change.incident.clone());
+        let task = self.write(move |connection| change_one(connection, &task, incident, &by, now))?;
+        if !quiet {
+            self.bell.ring();
+        }
+        Ok(task)
+    }
+
+    fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT seq, run, fence, lease_until, coalesce(owner, ''), role FROM tasks
+                     WHERE state = 'running'",
+            )?;
+            let rows = query.query_map([], |row| {
+                Ok(Lease {
+                    task: id_of(row.get(0)?)?,
+                    run: row.get::<_, String>(1)?.parse().map_err(|error| wrong(1, error))?,
+                    fence: uint(row.get(2)?),
+                    until: uint(row.get(3)?),
+                    owner: row.get(4)?,
+                    role: row.get::<_, String>(5)?.parse().map_err(|error| wrong(5, error))?,
+                })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn next_due(&self) -> Result<Option<Time>, StoreError> {
+        self.read(|connection| {
+            let read = connection.query_row(
+                "SELECT min(due) FROM tasks WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked')",
+                [],
+                |row| row.get::<_, Option<i64>>(0),
+            );
+            Ok(read?.map(uint))
+        })
+    }
+
+    fn forget(&self, before_ms: u64, really: bool) -> Result<u64, StoreError> {
+        // One that somebody still waits for is kept, and one whose letter nobody has read.
+        const OLD: &str = "FROM tasks WHERE state IN ('done', 'dead', 'cancelled') AND changed < ?1
+            AND NOT EXISTS (SELECT 1 FROM dead_letters d WHERE d.task = tasks.seq)
+            AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.task = tasks.seq AND d.state = 'waiting')
+            AND NOT EXISTS (SELECT 1 FROM befores b JOIN tasks t ON t.seq = b.task
+                            WHERE b.needs = tasks.seq AND t.state IN ('queued', 'running', 'blocked'))";
+        let before = int(before_ms);
+        if !really {
+            return self.read(|connection| {
+                let count =
+                    connection.query_row(&format!("SELECT count(*) {OLD}"), [before], |row| row.get(0));
+                Ok(uint(count?))
+            });
+        }
+        self.write_alone(|connection| {
+            connection.execute("CREATE TEMP TABLE IF NOT EXISTS old(seq INTEGER PRIMARY KEY)", [])?;
+            connection.execute("DELETE FROM old", [])?;
+            let count = connection.execute(&format!("INSERT INTO old SELECT seq {OLD}"), [before])?;
+            for table in ["runs", "deliveries", "befores"] {
+                connection
+                    .execute(&format!("DELETE FROM {table} WHERE task IN (SELECT seq FROM old)"), [])?;
+            }
+            connection.execute("DELETE FROM tasks WHERE seq IN (SELECT seq FROM old)", [])?;
+            connection.execute("DELETE FROM events WHERE at < ?1", [before])?;
+            connection.execute(
+                "DELETE FROM lanes WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE lane = lanes.name)",
+                [],
+            )?;
+            Ok(count as u64)
+        })
+    }
+}
+
+pub(super) fn attempts_of(connection: &Connection, seq: i64) -> Done<Vec<Attempt>> {
+    let mut query = connection.prepare_cached(
+        "SELECT run, fence, owner, started, ended, status, class, input_tokens, output_tokens, cached_tokens, cost_usd
+         FROM runs WHERE task = ?1 ORDER BY fence",
+    )?;
+    let rows = query.query_map([seq], |row| {
+        let word = |column: usize| -> rusqlite::Result<Option<Value>> {
+            Ok(row.get::<_, Option<String>>(column)?.map(Value::String))
+        };
+        Ok(Attempt {
+            run: row.get::<_, String>(0)?.parse().map_err(|error| wrong(0, error))?,
+            task: id_of(seq)?,
+            fence: uint(row.get(1)?),
+            owner: row.get(2)?,
+            started_ms: uint(row.get(3)?),
+            ended_ms: row.get::<_, Option<i64>>(4)?.map(uint),
+            status: word(5)?.map(serde_json::from_value).transpose().map_err(|error| wrong(5, error))?,
+            class: word(6)?.map(serde_json::from_value).transpose().map_err(|error| wrong(6, error))?,
+            usage: Usage {
+                input_tokens: uint(row.get(7)?),
+                output_tokens: uint(row.get(8)?),
+                cached_tokens: uint(row.get(9)?),
+                cost_usd: row.get(10)?,
+            },
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}

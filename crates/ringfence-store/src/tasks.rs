@@ -1,0 +1,193 @@
+//! Tasks: the queue itself.
+
+use std::collections::BTreeMap;
+
+use ringfence_core::event::{RunResult, RunStatus, Usage};
+use ringfence_core::failure::FailureClass;
+use ringfence_core::ids::{RunId, TaskId};
+use ringfence_core::task::{Incident, Life, RetryRule, Role, StateName, TaskSpec, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+
+/// The time, as whoever calls knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Now {
+    /// Milliseconds since the epoch.
+    pub ms: u64,
+}
+
+impl Now {
+    /// Seconds since the epoch.
+    pub fn seconds(self) -> Time {
+        self.ms / 1000
+    }
+}
+
+/// A task as it is added.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewTask {
+    /// What it asks for.
+    pub spec: TaskSpec,
+    /// Tasks of the same lane are done one after another.
+    pub lane: String,
+}
+
+/// What became of a task that was added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Added {
+    /// Its id.
+    pub task: TaskId,
+    /// Whether it was there already, by its key.
+    pub existed: bool,
+}
+
+/// A task as it is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// What it asks for.
+    pub spec: TaskSpec,
+    /// Its lane.
+    pub lane: String,
+    /// How far it has come.
+    #[serde(flatten)]
+    pub life: Life,
+    /// Tasks that it still waits for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<TaskId>,
+    /// When it was added, in milliseconds since the epoch.
+    pub created_ms: u64,
+    /// When something last happened to it.
+    pub changed_ms: u64,
+    /// The result of its last attempt that ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RunResult>,
+}
+
+/// One attempt at a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The run.
+    pub run: RunId,
+    /// Of which task.
+    pub task: TaskId,
+    /// With which lease.
+    pub fence: u64,
+    /// Who took it.
+    pub owner: String,
+    /// When, in milliseconds since the epoch.
+    pub started_ms: u64,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
+    /// How it ended; `None` while it runs, and for one that vanished or was handed back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<RunStatus>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<FailureClass>,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// A lease that is out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lease {
+    /// The task.
+    pub task: TaskId,
+    /// The attempt.
+    pub run: RunId,
+    /// Its number.
+    pub fence: u64,
+    /// Until when, by the clock of who leased it. It changes with every heartbeat.
+    pub until: Time,
+    /// Who took it.
+    pub owner: String,
+    /// Who does it.
+    pub role: Role,
+}
+
+/// Who wants work, and how much.
+pub struct Claim<'a> {
+    /// Who.
+    pub owner: &'a str,
+    /// Of which roles.
+    pub roles: &'a [Role],
+    /// How many at most.
+    pub most: usize,
+    /// How many may run in all; 0 is no bound.
+    pub max_concurrency: u32,
+    /// Until when the leases hold.
+    pub until: Time,
+    /// Whether a task is for this one.
+    pub fits: &'a (dyn Fn(&TaskSpec) -> bool + Sync),
+    /// Names the run of a task, and holds it.
+    pub name: &'a (dyn Fn() -> Option<RunId> + Sync),
+}
+
+/// The rules by which a task goes on, as the settings have them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// Of retries.
+    pub retry: RetryRule,
+    /// Who is told of every end, besides whom the task names.
+    pub webhook: Option<String>,
+}
+
+/// Something that happens to a task.
+pub struct Change<'a> {
+    /// Which.
+    pub task: &'a TaskId,
+    /// What.
+    pub incident: Incident,
+    /// By these rules.
+    pub rules: &'a Rules,
+    /// Spreads retries, from 0 to 255.
+    pub jitter: u8,
+    /// The result, if a run ended.
+    pub result: Option<&'a RunResult>,
+}
+
+/// Which tasks to list.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// In one of these states; all, if empty.
+    pub states: Vec<StateName>,
+    /// Of this role.
+    pub role: Option<Role>,
+    /// Of this agent.
+    pub agent: Option<String>,
+    /// Only those that were added before this one.
+    pub before: Option<TaskId>,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// How many tasks there are of each state.
+pub type Counts = BTreeMap<StateName, u64>;
+
+/// The queue.
+pub trait Tasks {
+    /// Accepts tasks, all or none. They are on the disk when this returns.
+    fn add(&self, new: &[NewTask], now: Now) -> Result<Vec<Added>, StoreError>;
+    /// One task.
+    fn task(&self, id: &TaskId) -> Result<Task, StoreError>;
+    /// Tasks, the newest first.
+    fn tasks(&self, filter: &Filter) -> Result<Vec<Task>, StoreError>;
+    /// How many there are of each state.
+    fn counts(&self) -> Result<Counts, StoreError>;
+    /// The attempts at a task, the first one first.
+    fn attempts(&self, id: &TaskId) -> Result<Vec<Attempt>, StoreError>;
+    /// Takes the tasks whose turn it is.
+    fn claim(&self, claim: &Claim<'_>, now: Now) -> Result<Vec<Task>, StoreError>;
+    /// Lets something happen to a task, with all that follows from it.
+    fn change(&self, change: &Change<'_>, now: Now) -> Result<Task, StoreError>;
+    /// Whether that can happen to a task: a heartbeat that changes nothing else.
+    fn leases(&self) -> Result<Vec<Lease>, StoreError>;
+    /// When something that waits for its time has it; in the past if its time has come.
+    fn next_due(&self) -> Result<Option<Time>, StoreError>;
+    /// Forgets tasks that ended before this time, the oldest first, and tells how many; with `really` false it only counts.
+    fn forget(&self, before_ms: u64, really: bool) -> Result<u64, StoreError>;
+}

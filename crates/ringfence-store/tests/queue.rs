@@ -1,0 +1,431 @@
+//! What the queue promises, whatever keeps it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ringfence_core::event::{RunResult, RunStatus, Usage};
+use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::ids::{RunId, TaskId};
+use ringfence_core::task::{Incident, RetryRule, Role, StateName, StepError, TaskSpec};
+use ringfence_store::sqlite::Sqlite;
+use ringfence_store::{
+    Change, Claim, DeadLetters, Deliveries, DeliveryState, Events, Filter, NewTask, Now, Rules, Store,
+    StoreError, SystemConfig, Task, Tasks,
+};
+use serde_json::json;
+
+/// Seconds, in a world that began long ago.
+fn at(seconds: u64) -> Now {
+    Now { ms: 1_000_000_000_000 + seconds * 1000 }
+}
+
+fn rules() -> Rules {
+    Rules { retry: RetryRule::DEFAULT, webhook: None }
+}
+
+static NAMES: AtomicU64 = AtomicU64::new(0);
+
+fn new_run() -> Option<RunId> {
+    format!("r{}", NAMES.fetch_add(1, Ordering::Relaxed)).parse().ok()
+}
+
+fn claim_as(store: &dyn Store, owner: &str, roles: &[Role], most: usize, bound: u32, now: Now) -> Vec<Task> {
+    let claim = Claim {
+        owner,
+        roles,
+        most,
+        max_concurrency: bound,
+        until: now.seconds() + 60,
+        fits: &|_| true,
+        name: &new_run,
+    };
+    store.claim(&claim, now).unwrap()
+}
+
+fn claim(store: &dyn Store, most: usize, now: Now) -> Vec<String> {
+    claim_as(store, "d", &Role::ALL, most, 0, now).into_iter().map(|task| task.spec.prompt).collect()
+}
+
+fn change(store: &dyn Store, task: &TaskId, incident: Incident, now: Now) -> Result<Task, StoreError> {
+    store.change(&Change { task, incident, rules: &rules(), jitter: 0, result: None }, now)
+}
+
+fn task(prompt: &str, lane: &str) -> NewTask {
+    NewTask { spec: TaskSpec::new(prompt), lane: lane.to_owned() }
+}
+
+fn add(store: &dyn Store, new: NewTask) -> TaskId {
+    store.add(&[new], at(0)).unwrap().remove(0).task
+}
+
+fn with(prompt: &str, lane: &str, change: impl FnOnce(&mut TaskSpec)) -> NewTask {
+    let mut new = task(prompt, lane);
+    change(&mut new.spec);
+    new
+}
+
+fn check(test: impl FnOnce(&dyn Store)) {
+    let dir = tempfile::tempdir().unwrap();
+    test(&Sqlite::open(dir.path()).unwrap());
+}
+
+fn failed(fence: u64, class: FailureClass) -> Incident {
+    Incident::Failed { fence, failure: Failure::new(class, "x") }
+}
+
+#[test]
+fn tasks_of_one_lane_are_done_one_after_another_and_lanes_side_by_side() {
+    check(|store| {
+        let first = add(store, task("a1", "a"));
+        add(store, task("a2", "a"));
+        add(store, task("b1", "b"));
+        assert_eq!(claim(store, 9, at(1)), ["a1", "b1"]);
+        assert!(claim(store, 9, at(1)).is_empty());
+        change(store, &first, Incident::Succeeded { fence: 1 }, at(2)).unwrap();
+        assert_eq!(claim(store, 9, at(2)), ["a2"]);
+    });
+}
+
+#[test]
+fn priority_goes_first_then_the_lane_that_waited_longest_then_age() {
+    check(|store| {
+        for lane in ["a", "b", "c"] {
+            for number in 1..=2 {
+                add(store, task(&format!("{lane}{number}"), lane));
+            }
+        }
+        add(store, with("urgent", "c", |spec| spec.priority = 5));
+        let mut order = Vec::new();
+        for _ in 0..7 {
+            let taken = claim_as(store, "d", &Role::ALL, 1, 1, at(1)).remove(0);
+            assert!(claim(store, 0, at(1)).is_empty());
+            change(store, &taken.id, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+            order.push(taken.spec.prompt);
+        }
+        assert_eq!(order, ["urgent", "a1", "b1", "c1", "a2", "b2", "c2"]);
+    });
+}
+
+#[test]
+fn the_bound_holds_over_all_who_claim() {
+    check(|store| {
+        for number in 0..10 {
+            add(store, task("x", &format!("lane{number}")));
+        }
+        assert_eq!(claim_as(store, "one", &Role::ALL, 9, 3, at(1)).len(), 3);
+        assert_eq!(claim_as(store, "two", &Role::ALL, 9, 3, at(1)).len(), 0);
+        assert_eq!(claim_as(store, "two", &Role::ALL, 9, 4, at(1)).len(), 1);
+    });
+}
+
+#[test]
+fn roles_get_their_own_tasks() {
+    check(|store| {
+        add(store, with("test it", "a", |spec| spec.role = Role::Tester));
+        assert!(claim_as(store, "d", &[Role::Worker, Role::Docser], 9, 0, at(1)).is_empty());
+        assert_eq!(claim_as(store, "d", &[Role::Tester], 9, 0, at(1)).len(), 1);
+    });
+}
+
+#[test]
+fn a_task_waits_for_those_before_it_and_falls_with_them() {
+    check(|store| {
+        let first = add(store, task("first", "a"));
+        let after = vec![first.clone()];
+        let second = add(store, with("second", "b", |spec| spec.after = after));
+        let after = vec![second.clone()];
+        let third = add(store, with("third", "c", |spec| spec.after = after));
+        assert_eq!(claim(store, 9, at(1)), ["first"]);
+        assert_eq!(store.task(&second).unwrap().waits_for, [first.clone()]);
+        change(store, &first, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+        assert_eq!(claim(store, 9, at(1)), ["second"]);
+        change(store, &second, failed(1, FailureClass::AuthRequired), at(1)).unwrap();
+        let forsaken = store.task(&third).unwrap();
+        assert_eq!(forsaken.life.state.name(), StateName::Dead);
+        assert!(forsaken.life.failures[0].message.contains(&format!("task {second}")));
+        let error = store.add(&[with("fourth", "d", |spec| spec.after = vec![second.clone()])], at(1));
+        assert!(matches!(error, Err(StoreError::NeverDone { .. })), "{error:?}");
+        assert!(matches!(change(store, &third, Incident::Retry, at(2)), Err(StoreError::NeverDone { .. })));
+        change(store, &second, Incident::Retry, at(2)).unwrap();
+        change(store, &third, Incident::Retry, at(2)).unwrap();
+        assert_eq!(claim(store, 9, at(3)), ["second"]);
+    });
+}
+
+#[test]
+fn what_waits_for_nothing_that_is_there_is_not_accepted_and_nothing_of_the_batch_is() {
+    check(|store| {
+        let ghost: TaskId = "77".parse().unwrap();
+        let batch = [task("good", "a"), with("bad", "a", |spec| spec.after = vec![ghost])];
+        assert!(matches!(store.add(&batch, at(0)), Err(StoreError::NoSuchBefore(_))));
+        let batch = [task("good", "a"), task("", "a")];
+        assert!(matches!(store.add(&batch, at(0)), Err(StoreError::Spec(_))));
+        assert_eq!(store.counts().unwrap()[&StateName::Queued], 0);
+        assert_eq!(store.last_event().unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_key_makes_two_tasks_one() {
+    check(|store| {
+        let keyed = || with("x", "a", |spec| spec.key = Some("k".into()));
+        let one = store.add(&[keyed()], at(0)).unwrap().remove(0);
+        let two = store.add(&[keyed()], at(5)).unwrap().remove(0);
+        assert_eq!((one.task.clone(), one.existed, two.existed), (two.task, false, true));
+        let other = with("y", "a", |spec| spec.key = Some("k".into()));
+        assert!(
+            matches!(store.add(&[other], at(0)), Err(StoreError::KeyTaken { task, .. }) if task == one.task)
+        );
+    });
+}
+
+#[test]
+fn a_delayed_task_lets_others_pass_and_a_retry_keeps_its_place() {
+    check(|store| {
+        let later = at(100).seconds();
+        add(store, with("later", "a", |spec| spec.not_before = Some(later)));
+        let flaky = add(store, task("flaky", "a"));
+        add(store, task("next", "a"));
+        assert_eq!(store.next_due().unwrap(), Some(later));
+        assert_eq!(claim(store, 9, at(1)), ["flaky"]);
+        change(store, &flaky, failed(1, FailureClass::Network), at(1)).unwrap();
+        assert!(claim(store, 9, at(2)).is_empty(), "the others of its lane wait for it");
+        assert_eq!(store.next_due().unwrap(), Some(at(11).seconds()));
+        assert_eq!(claim(store, 9, at(11)), ["flaky"]);
+        change(store, &flaky, Incident::Succeeded { fence: 2 }, at(12)).unwrap();
+        assert_eq!(claim(store, 9, at(12)), ["next"]);
+        change(store, &"3".parse().unwrap(), Incident::Succeeded { fence: 1 }, at(13)).unwrap();
+        assert_eq!(claim(store, 9, at(100)), ["later"]);
+    });
+}
+
+#[test]
+fn a_quota_blocks_the_lane_until_the_provider_lets_go() {
+    check(|store| {
+        let id = add(store, task("x", "a"));
+        claim(store, 1, at(1));
+        let failure = Failure::new(FailureClass::Quota, "come back")
+            .with_retry_after(ringfence_core::units::Seconds::new(3600));
+        let blocked = change(store, &id, Incident::Failed { fence: 1, failure }, at(1)).unwrap();
+        assert_eq!(blocked.life.state.name(), StateName::Blocked);
+        assert!(claim(store, 1, at(3600)).is_empty());
+        assert_eq!(claim(store, 1, at(3601)), ["x"]);
+    });
+}
+
+#[test]
+fn who_was_given_up_is_not_heard() {
+    check(|store| {
+        let id = add(store, task("x", "a"));
+        claim(store, 1, at(1));
+        change(store, &id, Incident::Vanished { fence: 1 }, at(2)).unwrap();
+        claim(store, 1, at(3));
+        for late in [Incident::Succeeded { fence: 1 }, failed(1, FailureClass::Unknown)] {
+            let error = change(store, &id, late, at(4)).unwrap_err();
+            assert!(matches!(
+                error,
+                StoreError::Step { error: StepError::Fenced { given: 1, newest: 2 }, .. }
+            ));
+        }
+        change(store, &id, Incident::Succeeded { fence: 2 }, at(5)).unwrap();
+        let attempts = store.attempts(&id).unwrap();
+        assert_eq!(attempts.len(), 2);
+        assert!(attempts.iter().all(|attempt| attempt.ended_ms.is_some()));
+    });
+}
+
+#[test]
+fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
+    check(|store| {
+        let id = add(store, with("x", "a", |spec| spec.webhook = Some("http://127.0.0.1:1/".into())));
+        let taken = claim_as(store, "d", &Role::ALL, 1, 0, at(1)).remove(0);
+        let ringfence_core::task::State::Running { run, .. } = &taken.life.state else { panic!() };
+        let failure = Failure::new(FailureClass::AuthRequired, "log in").with_remedy("do it");
+        let usage = Usage { input_tokens: 7, output_tokens: 3, cached_tokens: 0, cost_usd: Some(0.5) };
+        let result = RunResult {
+            run: run.clone(),
+            status: RunStatus::Failed,
+            exit_code: 1,
+            text: "no".into(),
+            attachments: Vec::new(),
+            session: None,
+            usage,
+            session_usage: None,
+            metered: BTreeMap::new(),
+            duration_ms: 5,
+            leftover_processes: 0,
+            surviving_processes: 0,
+            failure: Some(failure.clone()),
+        };
+        let incident = Incident::Failed { fence: 1, failure };
+        let everybody = Rules { webhook: Some("http://127.0.0.1:2/".into()), ..rules() };
+        let dead = store
+            .change(
+                &Change { task: &id, incident, rules: &everybody, jitter: 0, result: Some(&result) },
+                at(2),
+            )
+            .unwrap();
+        assert_eq!((dead.life.state.name(), dead.result), (StateName::Dead, Some(result)));
+        let letter = store.letter(&id).unwrap();
+        assert_eq!((letter.failure.class, letter.attempts[0].usage), (FailureClass::AuthRequired, usage));
+        let kinds: Vec<String> =
+            store.events_after(0, 99).unwrap().into_iter().map(|entry| entry.happened.kind).collect();
+        assert_eq!(kinds, ["task.added", "task.leased", "task.failed", "task.dead"]);
+        let waiting = store.deliveries(DeliveryState::Waiting).unwrap();
+        assert_eq!(waiting.len(), 2);
+        assert!(waiting[0].body.contains("\"task.dead\"") && waiting[0].body.contains("log in"));
+        let next = store.next_delivery().unwrap().unwrap();
+        store.tried(next.id, DeliveryState::Delivered, 0, None, at(3)).unwrap();
+        assert_ne!(store.next_delivery().unwrap().unwrap().id, next.id);
+        for round in 1..=3 {
+            change(store, &id, Incident::Retry, at(4)).unwrap();
+            assert!(store.letters().unwrap().is_empty());
+            claim(store, 1, at(4));
+            change(store, &id, failed(1 + round, FailureClass::AuthRequired), at(4)).unwrap();
+        }
+        assert_eq!(store.letter(&id).unwrap().task.life.failures.len(), 4, "history is kept");
+        let error = change(store, &id, Incident::Retry, at(5)).unwrap_err();
+        assert!(matches!(error, StoreError::Step { error: StepError::TooOften { times: 3 }, .. }));
+        store.discard(&id).unwrap();
+        assert!(matches!(store.discard(&id), Err(StoreError::NoLetter(_))));
+    });
+}
+
+#[test]
+fn cancelling_takes_a_task_out_of_every_state_but_the_last() {
+    check(|store| {
+        let id = add(store, task("x", "a"));
+        claim(store, 1, at(1));
+        change(store, &id, Incident::Cancel, at(2)).unwrap();
+        assert!(change(store, &id, Incident::Succeeded { fence: 1 }, at(3)).is_err());
+        assert!(change(store, &id, Incident::Cancel, at(3)).is_err());
+        assert!(store.leases().unwrap().is_empty());
+        add(store, task("y", "a"));
+        assert_eq!(claim(store, 1, at(4)), ["y"], "its lane is free");
+    });
+}
+
+#[test]
+fn lists_are_filtered_and_turned_page_by_page() {
+    check(|store| {
+        for number in 0..25 {
+            add(
+                store,
+                with("x", "a", |spec| spec.agent = Some(if number % 2 == 0 { "even" } else { "odd" }.into())),
+            );
+        }
+        let mut filter = Filter { limit: 10, ..Filter::default() };
+        let mut seen = Vec::new();
+        loop {
+            let page = store.tasks(&filter).unwrap();
+            let Some(last) = page.last() else { break };
+            filter.before = Some(last.id.clone());
+            seen.extend(page.into_iter().map(|task| task.id.as_str().parse::<u64>().unwrap()));
+        }
+        assert_eq!(seen, (1..=25).rev().collect::<Vec<_>>());
+        let odd = Filter { agent: Some("odd".into()), limit: 99, ..Filter::default() };
+        assert_eq!(store.tasks(&odd).unwrap().len(), 12);
+        let done = Filter { states: vec![StateName::Done], limit: 99, ..Filter::default() };
+        assert!(store.tasks(&done).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn settings_of_the_running_system_are_kept_and_their_changes_told() {
+    check(|store| {
+        store.set_system_config("sandbox.mode", Some(&json!("host")), at(1)).unwrap();
+        store.set_system_config("sandbox.mode", Some(&json!("docker")), at(2)).unwrap();
+        assert_eq!(store.system_config().unwrap(), [("sandbox.mode".to_owned(), json!("docker"))]);
+        store.set_system_config("sandbox.mode", None, at(3)).unwrap();
+        let told = store.events_after(0, 9).unwrap();
+        assert_eq!(
+            told[1].happened.data,
+            json!({ "key": "sandbox.mode", "before": "host", "after": "docker" })
+        );
+        assert_eq!(told.len(), 3);
+    });
+}
+
+#[test]
+fn old_tasks_are_forgotten_but_none_that_somebody_waits_for() {
+    check(|store| {
+        let first = add(store, task("first", "a"));
+        claim(store, 1, at(1));
+        change(store, &first, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+        let open = add(store, with("open", "b", |spec| spec.after = vec![first.clone()]));
+        assert_eq!(store.forget(at(50).ms, false).unwrap(), 0, "`open` needs it");
+        change(store, &open, Incident::Cancel, at(60)).unwrap();
+        assert_eq!(store.forget(at(50).ms, false).unwrap(), 1);
+        assert_eq!(store.forget(at(50).ms, true).unwrap(), 1);
+        assert!(matches!(store.task(&first), Err(StoreError::NoTask(_))));
+        assert!(store.task(&open).is_ok());
+    });
+}
+
+/// Eight who take and end, each with a store of its own, as processes have: everything once, nothing lost.
+#[test]
+fn many_who_claim_at_once_never_get_the_same_task() {
+    const TASKS: usize = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Sqlite::open(dir.path()).unwrap();
+    let new: Vec<NewTask> = (0..TASKS).map(|number| task("x", &format!("lane{}", number % 40))).collect();
+    open().add(&new, at(0)).unwrap();
+    let taken = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for worker in 0..8 {
+            let (open, taken) = (&open, &taken);
+            scope.spawn(move || {
+                let store = open();
+                while store.counts().unwrap()[&StateName::Done] < TASKS as u64 {
+                    for task in claim_as(&store, &worker.to_string(), &Role::ALL, 3, 0, at(1)) {
+                        taken.lock().unwrap().push(task.id.clone());
+                        change(&store, &task.id, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let taken = taken.into_inner().unwrap();
+    assert_eq!(taken.len(), TASKS);
+    assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), TASKS);
+}
+
+/// Many threads of one process write together, and one who is refused takes nobody along.
+#[test]
+fn those_who_write_together_are_answered_each_for_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(dir.path()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let store = &store;
+            scope.spawn(move || {
+                for number in 0..20 {
+                    let good =
+                        store.add(&[task(&format!("{thread}-{number}"), "a")], at(0)).unwrap().remove(0);
+                    assert_eq!(store.task(&good.task).unwrap().spec.prompt, format!("{thread}-{number}"));
+                    let bad = with("x", "a", |spec| spec.after = vec!["99999".parse().unwrap()]);
+                    assert!(matches!(store.add(&[bad], at(0)), Err(StoreError::NoSuchBefore(_))));
+                }
+            });
+        }
+    });
+    assert_eq!(store.counts().unwrap()[&StateName::Queued], 320);
+    store.verify().unwrap();
+}
+
+#[test]
+fn a_store_that_is_newer_or_damaged_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = Sqlite::file(dir.path());
+    drop(Sqlite::open(dir.path()).unwrap());
+    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let error = Sqlite::open(dir.path()).err().unwrap();
+    assert!(matches!(error, StoreError::Newer { found: 99, .. }), "{error}");
+    std::fs::write(&path, "this is no database, but it is long enough to be taken for one".repeat(99))
+        .unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let error = Sqlite::open(dir.path()).err().unwrap();
+    assert!(matches!(error, StoreError::Damaged { .. }) && error.remedy().is_some(), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
