@@ -243,7 +243,11 @@ impl Session {
     }
 }
 
-fn client(upstream: Arc<Upstream>, tls: Arc<Tls>, protocols: Protocols) -> Client<Connector, Body> {
+pub(crate) fn client(
+    upstream: Arc<Upstream>,
+    tls: Arc<Tls>,
+    protocols: Protocols,
+) -> Client<Connector, Body> {
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())

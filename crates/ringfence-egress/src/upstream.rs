@@ -82,6 +82,8 @@ pub(crate) struct Upstream {
     network: Network,
     connect_to: ConnectTo,
     resolver: Arc<dyn Resolve>,
+    /// Whether names may stand for addresses that are not public.
+    inward: bool,
 }
 
 impl Upstream {
@@ -96,7 +98,13 @@ impl Upstream {
                 TokioResolver::builder_tokio().and_then(|b| b.build()).map_err(io::Error::other)?,
             )),
         };
-        Ok(Self { network, connect_to, resolver })
+        Ok(Self { network, connect_to, resolver, inward: false })
+    }
+
+    /// The same for hosts that a person has named, and no run: they may be of the person's own network. Where machines ask
+    /// for their own secrets is not for them either.
+    pub(crate) fn inward(self) -> Self {
+        Self { inward: true, ..self }
     }
 
     /// A connection to a host that the policy allows, at an address that it allows.
@@ -134,6 +142,9 @@ impl Upstream {
         let mut denied = None;
         for address in found {
             match self.network.judge_address(host, address, port) {
+                Err(_) if self.inward && !is_link_local(address) => {
+                    allowed.push(SocketAddr::new(address.to_canonical(), port));
+                }
                 Ok(()) => allowed.push(SocketAddr::new(address.to_canonical(), port)),
                 Err(denial) => denied = Some(denial),
             }
@@ -142,6 +153,13 @@ impl Upstream {
             Some(denial) if allowed.is_empty() => Err(denial.into()),
             _ => Ok(allowed),
         }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 

@@ -1,10 +1,33 @@
 //! The time, and names made from it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use ringfence_core::ids::{BadName, RunId};
+use ringfence_store::Now;
+
+/// The clock that the queue goes by.
+#[derive(Debug, Clone, Default)]
+pub struct Clock {
+    /// A file with seconds to be added, so that a test can let the clock jump.
+    shift: Option<PathBuf>,
+}
+
+impl Clock {
+    /// A clock that jumps as a file says.
+    pub fn shifted_by(file: PathBuf) -> Self {
+        Self { shift: Some(file) }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Now {
+        let shift = self.shift.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+        let shift: i64 = shift.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        Now { ms: now_ms().saturating_add_signed(shift.saturating_mul(1000)) }
+    }
+}
 
 /// Milliseconds since the epoch.
 pub(crate) fn now_ms() -> u64 {

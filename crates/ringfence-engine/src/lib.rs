@@ -13,12 +13,14 @@ mod lines;
 mod logins;
 mod loopback;
 mod outside;
+pub mod queue;
 mod redact;
 pub mod run;
 mod version;
 mod watch;
 
 pub use cancel::Cancel;
+pub use clock::Clock;
 pub use environment::{Passed, environment};
 pub use outside::{Outside, OutsideError};
 pub use run::{Job, Observer, RunError, Work, run};

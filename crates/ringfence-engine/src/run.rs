@@ -34,6 +34,8 @@ use crate::{clock, version};
 
 /// All that makes a run.
 pub struct Job<'a> {
+    /// Its name, if it was given one beforehand.
+    pub run: Option<RunId>,
     /// What runs.
     pub work: Work<'a>,
     /// The agent of the settings, or the agent CLI's name.
@@ -159,6 +161,17 @@ pub enum RunError {
 }
 
 impl RunError {
+    /// As the failure of a task.
+    pub fn failure(&self) -> Failure {
+        let class = match self {
+            // The next try may find more space.
+            RunError::Store(_) | RunError::Outside(OutsideError::Session(_)) => FailureClass::Unknown,
+            RunError::Outside(OutsideError::Provider(_)) => FailureClass::AuthRequired,
+            _ => FailureClass::Refused,
+        };
+        Failure { remedy: self.remedy(), ..Failure::new(class, causes(self)) }
+    }
+
     /// What to do about it, where that is known.
     pub fn remedy(&self) -> Option<String> {
         match self {
@@ -188,7 +201,7 @@ pub fn run(
     cancel: &Cancel,
 ) -> Result<RunResult, RunError> {
     let started = Instant::now();
-    let run = clock::new_run_id()?;
+    let run = job.run.clone().map_or_else(clock::new_run_id, Ok)?;
     let Planned { plan, redactor, notices, session } = plan(job, backend, runs, &run)?;
     let mut open = runs.open(&run)?;
     if job.layer {

@@ -57,6 +57,7 @@ impl Scene {
 
     fn run_on(&self, fake: &Fake) -> Result<(RunResult, Vec<Event>), RunError> {
         let job = Job {
+            run: None,
             outside: ringfence_engine::Outside::default(),
             work: Work::Agent {
                 cli: ringfence_agents::find("codex").unwrap(),

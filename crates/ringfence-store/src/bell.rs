@@ -41,9 +41,7 @@ impl Bell {
     /// From now on hears every ring.
     pub fn listen(&self) -> io::Result<Listener> {
         self.open()?;
-        let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&inotify, &self.path, inotify::WatchFlags::ATTRIB)?;
-        Ok(Listener { inotify })
+        Listener::watch(&self.path, inotify::WatchFlags::ATTRIB)
     }
 }
 
@@ -60,6 +58,22 @@ impl AsFd for Listener {
 }
 
 impl Listener {
+    /// Hears of every file that is put into a directory whole.
+    pub fn directory(path: &Path) -> io::Result<Self> {
+        Self::watch(path, inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE)
+    }
+
+    /// Hears of everything that is written to a file.
+    pub fn file(path: &Path) -> io::Result<Self> {
+        Self::watch(path, inotify::WatchFlags::MODIFY | inotify::WatchFlags::CLOSE_WRITE)
+    }
+
+    fn watch(path: &Path, what: inotify::WatchFlags) -> io::Result<Self> {
+        let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&inotify, path, what)?;
+        Ok(Self { inotify })
+    }
+
     /// Forgets the rings so far.
     pub fn clear(&self) {
         let mut buffer = [0; 4096];

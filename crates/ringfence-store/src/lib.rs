@@ -15,7 +15,7 @@ pub mod runs;
 pub mod sqlite;
 mod tasks;
 
-pub use bell::Bell;
+pub use bell::{Bell, Listener};
 pub use config::SystemConfig;
 pub use dead_letters::{DeadLetter, DeadLetters};
 pub use deliveries::{Deliveries, Delivery, DeliveryState};

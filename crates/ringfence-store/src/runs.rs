@@ -119,6 +119,21 @@ impl Runs {
         Ok(OpenRun { directory, log })
     }
 
+    /// Where a run keeps everything.
+    pub fn directory(&self, run: &RunId) -> PathBuf {
+        self.root.join(run.as_str())
+    }
+
+    /// Where a run keeps the files that its agent named.
+    pub fn attachments(&self, run: &RunId) -> PathBuf {
+        self.directory(run).join("attachments")
+    }
+
+    /// Where a run keeps its log.
+    pub fn log_file(&self, run: &RunId) -> PathBuf {
+        self.directory(run).join("log.jsonl")
+    }
+
     /// Where a run keeps its temporary files.
     pub fn tmp(&self, run: &RunId) -> PathBuf {
         self.root.join(run.as_str()).join("tmp")

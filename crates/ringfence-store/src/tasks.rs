@@ -122,9 +122,9 @@ pub struct Claim<'a> {
     /// Until when the leases hold.
     pub until: Time,
     /// Whether a task is for this one.
-    pub fits: &'a (dyn Fn(&TaskSpec) -> bool + Sync),
+    pub fits: &'a dyn Fn(&TaskSpec) -> bool,
     /// Names the run of a task, and holds it.
-    pub name: &'a (dyn Fn() -> Option<RunId> + Sync),
+    pub name: &'a dyn Fn() -> Option<RunId>,
 }
 
 /// The rules by which a task goes on, as the settings have them.

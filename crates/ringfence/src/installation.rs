@@ -9,14 +9,17 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, bail};
 use ringfence_backends::{GateProgram, Surroundings, VARIABLES, settings_keys};
 use ringfence_core::config::{
-    BrokerSettings, Document, Keys, Layer, Layers, Settings, Source, environment_layer,
+    BrokerSettings, Document, Keys, Layer, Layers, Settings, Source, environment_layer, system_layer,
 };
 use ringfence_egress::Prices;
-use ringfence_engine::Outside;
+use ringfence_engine::{Clock, Outside};
 use ringfence_gate::Started;
 use ringfence_store::runs::Runs;
+use ringfence_store::sqlite::Sqlite;
+use ringfence_store::{Listener, SystemConfig};
 
 use crate::GATE_ARGUMENT;
+use crate::report::unstored;
 
 /// The name of the settings file in its directory.
 const SETTINGS: &str = "settings.json";
@@ -105,6 +108,10 @@ impl Installation {
                 layers.push(layer)?;
             }
         }
+        if Sqlite::system_marker(&self.state).exists() {
+            let rows = self.store()?.system_config()?;
+            layers.push(system_layer(&layers, &rows)?)?;
+        }
         let environment = environment_layer(&layers, &|name| self.env.get(name).cloned())?;
         layers.push(environment)?;
         Ok(layers)
@@ -191,6 +198,25 @@ impl Installation {
             (".codex", codex_dir.as_ref()),
         ];
         all.into_iter().filter_map(|(name, path)| Some((name.into(), self.expand(path?)))).collect()
+    }
+
+    /// The queue of this installation.
+    pub(crate) fn store(&self) -> anyhow::Result<Sqlite> {
+        Sqlite::open(&self.state).map_err(unstored)
+    }
+
+    /// Tells of every change of the person's settings, as something to wait for.
+    pub(crate) fn watch_settings(&self) -> io::Result<Listener> {
+        Listener::directory(&self.state)
+    }
+
+    /// The clock of the queue.
+    pub(crate) fn clock(&self) -> Clock {
+        // Only a build for tests lets it jump.
+        match self.env.get("RINGFENCE_TEST_CLOCK").filter(|_| cfg!(debug_assertions)) {
+            Some(file) => Clock::shifted_by(file.into()),
+            None => Clock::default(),
+        }
     }
 
     /// The runs of this installation.

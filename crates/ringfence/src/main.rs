@@ -4,6 +4,7 @@ mod asking;
 mod cli;
 mod gate;
 mod installation;
+mod queue;
 mod render;
 mod report;
 mod signals;
@@ -37,6 +38,13 @@ fn main() -> ExitCode {
         Some(cli::PROBE_ARGUMENT) => report::hidden(cli::probe(&std::env::args().nth(2).unwrap_or_default())),
         Some(BURY_ARGUMENT) => report::hidden(cli::bury(&std::env::args_os().nth(2).unwrap_or_default())),
         Some(WARM_ARGUMENT) => report::hidden(cli::keep_warm()),
+        Some(queue::TASK_ARGUMENT) => {
+            report::hidden(queue::run(&std::env::args().skip(2).collect::<Vec<_>>()))
+        }
+        Some(queue::PROCESS_ARGUMENT) => {
+            let [name, logs] = [2, 3].map(|place| std::env::args().nth(place).unwrap_or_default());
+            report::hidden(queue::resident(&name, &logs))
+        }
         _ => cli::main(),
     }
 }

@@ -144,6 +144,19 @@ impl Observer for Json {
     }
 }
 
+/// Tells nobody: what happens is in the log.
+pub(crate) struct Nobody;
+
+impl Observer for Nobody {
+    fn event(&mut self, _: &Event) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn raw(&mut self, _: Stream, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Passes a program's output through untouched, and speaks only of failures that are not the program's own.
 pub(crate) struct Through;
 
@@ -171,4 +184,22 @@ impl Observer for Through {
             Stream::Stderr => terminal::raw(io::stderr().lock(), bytes),
         }
     }
+}
+
+/// How long ago something happened.
+pub(crate) fn ago(at_ms: u64) -> String {
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
+    let seconds = now.saturating_sub(at_ms / 1000);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86400 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86400),
+    }
+}
+
+/// A time as people read it.
+pub(crate) fn clock(at_ms: u64) -> String {
+    let time = i64::try_from(at_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    time.map(|time| format!("{time:.3}")).unwrap_or_default()
 }

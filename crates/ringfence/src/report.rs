@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_store::StoreError;
 
 use crate::terminal;
 
@@ -29,6 +30,14 @@ impl std::error::Error for Advised {}
 /// Adds what to do about an error.
 pub(crate) fn advise(error: impl Into<anyhow::Error>, remedy: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Advised { error: error.into(), remedy: remedy.into() })
+}
+
+/// An error of the queue, with what to do about it.
+pub(crate) fn unstored(error: StoreError) -> anyhow::Error {
+    match error.remedy() {
+        Some(remedy) => advise(error, remedy),
+        None => error.into(),
+    }
 }
 
 /// A failure of a mode as an error.

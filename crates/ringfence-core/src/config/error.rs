@@ -11,6 +11,8 @@ pub enum Place {
     Line(String, usize),
     /// In a variable of the environment.
     Variable(String),
+    /// In the settings of the running system.
+    System,
     /// In the binary.
     BuiltIn,
 }
@@ -20,6 +22,7 @@ impl fmt::Display for Place {
         match self {
             Place::Line(file, line) => write!(f, "{file}:{line}"),
             Place::Variable(name) => write!(f, "environment variable {name}"),
+            Place::System => f.write_str("the running system"),
             Place::BuiltIn => f.write_str("built in"),
         }
     }

@@ -33,6 +33,32 @@ impl Key {
 
 const WORKSPACE_KINDS: &[&str] = &["bind", "overlay", "worktree", "clone"];
 const CLIS: &[&str] = &["claude", "codex", "opencode", "demo", "command"];
+/// The names of agent CLIs, and those that the documents give them.
+const EXECUTORS: &[&str] = &[
+    "claude_code",
+    "codex",
+    "opencode",
+    "claude",
+    "claude-code",
+    "claudecode",
+    "codex-cli",
+    "codex_cli",
+    "demo",
+    "command",
+];
+const ROLE_EXECUTORS: &[&str] = &[
+    "inherit",
+    "claude_code",
+    "codex",
+    "opencode",
+    "claude",
+    "claude-code",
+    "claudecode",
+    "codex-cli",
+    "codex_cli",
+    "demo",
+    "command",
+];
 const PROVIDERS: &[&str] = &["anthropic", "openai", "opencode"];
 
 /// The keys that do not belong to one mode.
@@ -125,6 +151,67 @@ pub const KEYS: &[Key] = &[
     .env(&["RINGFENCE_CLAUDE_CONFIG_DIR", "CLAUDE_CONFIG_DIR"]),
     key("broker.codex_dir", Kind::Path, None, "where the login of Codex is, in the place of ~/.codex")
         .env(&["RINGFENCE_CODEX_AUTH_DIR", "CODEX_AUTH_DIR"]),
+    key(
+        "queue.dispatcher",
+        Kind::Flag,
+        Some("true"),
+        "whether the daemon takes tasks when it is started for the first time",
+    )
+    .env(&["RINGFENCE_DISPATCHER_ENABLED", "DISPATCHER_ENABLED"]),
+    key(
+        "queue.retry_seconds",
+        Kind::Seconds,
+        Some("10"),
+        "how long a task waits after its first failure; twice as long after each further one",
+    ),
+    key("queue.retry_max_seconds", Kind::Seconds, Some("600"), "how long it waits at most"),
+    key(
+        "queue.quota_wait_seconds",
+        Kind::Seconds,
+        Some("900"),
+        "how long it waits for a provider's limit whose reset nobody told",
+    ),
+    key("queue.max_retries", Kind::Whole(0, 100), Some("3"), "how often a person may ask for a task again"),
+    key("queue.webhook", Kind::Url, None, "who is told of the end of every task").env(&["RINGFENCE_WEBHOOK"]),
+    key(
+        "queue.webhook_secret_file",
+        Kind::Path,
+        None,
+        "holds the secret that webhooks are signed with; RINGFENCE_WEBHOOK_SECRET holds it as well",
+    ),
+    key(
+        "queue.keep_days",
+        Kind::Whole(0, 3650),
+        Some("30"),
+        "how long tasks and runs are kept after their end; 0 keeps them",
+    ),
+    key(
+        "queue.keep_size",
+        Kind::Memory,
+        Some("\"10g\""),
+        "how much runs may take in all; the oldest go first",
+    ),
+    key(
+        "queue.log_format",
+        Kind::Choice(&["text", "json"]),
+        Some("\"text\""),
+        "how the daemon writes its log",
+    )
+    .env(&["RINGFENCE_LOG_FORMAT"]),
+    key("queue.log_days", Kind::Whole(1, 365), Some("14"), "how many days of log are kept"),
+    key("executor.default", Kind::Choice(EXECUTORS), None, "which agent CLI does tasks that name no agent")
+        .env(&["RINGFENCE_LLM_EXECUTOR", "LLM_EXECUTOR"]),
+    key(
+        "executor.worker",
+        Kind::Choice(ROLE_EXECUTORS),
+        Some("\"inherit\""),
+        "the same for the role worker; inherit is the default one",
+    )
+    .env(&["RINGFENCE_WORKER_LLM_EXECUTOR", "WORKER_LLM_EXECUTOR"]),
+    key("executor.tester", Kind::Choice(ROLE_EXECUTORS), Some("\"inherit\""), "the same for the role tester")
+        .env(&["RINGFENCE_TESTER_LLM_EXECUTOR", "TESTER_LLM_EXECUTOR"]),
+    key("executor.docser", Kind::Choice(ROLE_EXECUTORS), Some("\"inherit\""), "the same for the role docser")
+        .env(&["RINGFENCE_DOCSER_LLM_EXECUTOR", "DOCSER_LLM_EXECUTOR"]),
     key("agents.*.name", Kind::Text, None, "what people call the agent"),
     key(
         "agents.*.provider",

@@ -1,4 +1,5 @@
-//! Layers of settings: built-in < user file < project files (tighten only) < environment. Flags come after them all.
+//! Layers of settings: built-in < user file < project files (tighten only) < running system < environment. Flags come
+//! after them all.
 
 use serde_json::Value;
 
@@ -15,6 +16,7 @@ pub enum Source {
     BuiltIn,
     User,
     Project,
+    System,
     Environment,
 }
 
@@ -25,6 +27,7 @@ impl Source {
             Source::BuiltIn => "built-in default",
             Source::User => "user settings",
             Source::Project => "project settings",
+            Source::System => "running system",
             Source::Environment => "environment",
         }
     }

@@ -13,6 +13,7 @@ mod keys;
 mod layers;
 mod schema;
 mod settings;
+mod system;
 
 pub use document::{Document, Located};
 pub use edit::{EditError, set, unset};
@@ -23,6 +24,7 @@ pub use keys::KEYS;
 pub use layers::{Explained, Layer, Layers, Source};
 pub use schema::schema;
 pub use settings::{
-    AgentSettings, BrokerSettings, PolicyChoice, Provider, SandboxSettings, Settings, SettingsError,
-    WorkspaceKind,
+    AgentSettings, BrokerSettings, ExecutorSettings, LogFormat, PolicyChoice, Provider, QueueSettings,
+    SandboxSettings, Settings, SettingsError, WorkspaceKind,
 };
+pub use system::{SystemError, system_layer, system_value};

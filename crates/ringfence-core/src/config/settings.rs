@@ -12,7 +12,8 @@ use crate::ids::AgentId;
 use crate::mode::Mode;
 use crate::paths::PathMappingMode;
 use crate::policy::{HostRule, Preset};
-use crate::units::Seconds;
+use crate::task::{RetryRule, Role};
+use crate::units::{MemorySize, Seconds};
 
 /// All settings of an installation.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -21,6 +22,10 @@ pub struct Settings {
     pub sandbox: SandboxSettings,
     /// How the broker reaches hosts.
     pub broker: BrokerSettings,
+    /// How tasks go through the queue.
+    pub queue: QueueSettings,
+    /// Who does tasks that name no agent.
+    pub executor: ExecutorSettings,
     /// The named agents.
     #[serde(default)]
     pub agents: BTreeMap<AgentId, AgentSettings>,
@@ -32,6 +37,87 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 #[error("the settings do not fit together")]
 pub struct SettingsError(#[from] pub(super) serde_json::Error);
+
+/// How tasks go through the queue.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct QueueSettings {
+    /// Whether the daemon takes tasks when it is started for the first time.
+    pub dispatcher: bool,
+    /// How long a task waits after its first failure.
+    pub retry_seconds: Seconds,
+    /// How long it waits at most.
+    pub retry_max_seconds: Seconds,
+    /// How long it waits for a limit whose reset nobody told.
+    pub quota_wait_seconds: Seconds,
+    /// How often a person may ask for it again.
+    pub max_retries: u32,
+    /// Who is told of every end.
+    pub webhook: Option<String>,
+    /// Holds the secret that webhooks are signed with.
+    pub webhook_secret_file: Option<PathBuf>,
+    /// How long tasks and runs are kept; 0 keeps them.
+    pub keep_days: u32,
+    /// How much runs may take in all.
+    pub keep_size: MemorySize,
+    /// How the daemon writes its log.
+    pub log_format: LogFormat,
+    /// How many days of log are kept.
+    pub log_days: usize,
+}
+
+impl SandboxSettings {
+    /// By which rule failed tasks are tried again.
+    pub fn retry_rule(&self, queue: &QueueSettings) -> RetryRule {
+        RetryRule {
+            max_attempts: self.max_attempts,
+            max_retries: queue.max_retries,
+            first_wait: queue.retry_seconds.duration(),
+            longest_wait: queue.retry_max_seconds.duration(),
+            quota_wait: queue.quota_wait_seconds.duration(),
+            ..RetryRule::DEFAULT
+        }
+    }
+}
+
+/// How a log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs, one object a line.
+    Json,
+}
+
+/// Who does tasks that name no agent.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ExecutorSettings {
+    /// Where nothing else is said.
+    pub default: Option<String>,
+    /// For the role worker.
+    pub worker: String,
+    /// For the role tester.
+    pub tester: String,
+    /// For the role docser.
+    pub docser: String,
+}
+
+impl ExecutorSettings {
+    /// The agent CLI of a role, if one is named.
+    pub fn of(&self, role: Role) -> Option<&str> {
+        let own = match role {
+            Role::Worker => &self.worker,
+            Role::Tester => &self.tester,
+            Role::Docser => &self.docser,
+        };
+        let named = if own == "inherit" { self.default.as_deref() } else { Some(own.as_str()) };
+        Some(match named? {
+            "claude_code" | "claude-code" | "claudecode" => "claude",
+            "codex-cli" | "codex_cli" => "codex",
+            other => other,
+        })
+    }
+}
 
 /// How the broker reaches hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The store.
 pub struct Sqlite {
+    state: PathBuf,
     path: PathBuf,
     writer: Mutex<Connection>,
     waiting: Mutex<Vec<Order>>,
@@ -66,6 +67,11 @@ impl Sqlite {
         state.join("ringfence.db")
     }
 
+    /// A file that is there while the running system has settings of its own: looking for it is faster than looking for them.
+    pub fn system_marker(state: &Path) -> PathBuf {
+        state.join("system_config")
+    }
+
     /// Opens the store of an installation, and makes it if it is not there.
     pub fn open(state: &Path) -> Result<Self, StoreError> {
         let path = Self::file(state);
@@ -80,6 +86,7 @@ impl Sqlite {
             waiting: Mutex::default(),
             reader: OnceLock::new(),
             bell: Bell::new(state),
+            state: state.to_owned(),
             path,
         })
     }

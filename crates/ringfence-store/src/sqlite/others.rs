@@ -194,7 +194,9 @@ impl Processes for Sqlite {
                 data: json!({ "name": row.name, "status": row.status, "pid": row.pid, "message": row.message }),
             };
             note(connection, &happened, now).map(|_| ())
-        })
+        })?;
+        self.bell().ring();
+        Ok(())
     }
 }
 
@@ -209,7 +211,13 @@ impl SystemConfig for Sqlite {
 
     fn set_system_config(&self, key: &str, value: Option<&Value>, now: Now) -> Result<(), StoreError> {
         let (key, value) = (key.to_owned(), value.cloned());
-        self.write(move |connection| {
+        let marker = Self::system_marker(&self.state);
+        if value.is_some() {
+            // Before the value is there: whoever sees it looks for the value.
+            let made = crate::atomic::write(&marker, b"");
+            made.map_err(|error| StoreError::Place { path: marker.clone(), why: error.to_string() })?;
+        }
+        let left: i64 = self.write(move |connection| {
             let mut query = connection.prepare_cached("SELECT value FROM system_config WHERE key = ?1")?;
             let before: Option<Value> = query.query_row([&key], |row| parsed(row, 0)).optional()?;
             match &value {
@@ -226,8 +234,12 @@ impl SystemConfig for Sqlite {
                 run: None,
                 data: json!({ "key": key, "before": before, "after": value }),
             };
-            note(connection, &happened, now).map(|_| ())
+            note(connection, &happened, now)?;
+            Ok(connection.query_row("SELECT count(*) FROM system_config", [], |row| row.get(0))?)
         })?;
+        if left == 0 {
+            let _ = std::fs::remove_file(marker);
+        }
         self.bell().ring();
         Ok(())
     }

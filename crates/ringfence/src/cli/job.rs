@@ -12,6 +12,8 @@ use ringfence_core::backend::Backend;
 use ringfence_core::capability::Capabilities;
 use ringfence_core::config::{AgentSettings, Layers, PolicyChoice, Settings, WorkspaceKind};
 use ringfence_core::event::RunResult;
+use ringfence_core::failure::Failure;
+use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::Stdin;
@@ -22,7 +24,7 @@ use ringfence_engine::{Cancel, Job, Observer, Outside, Work};
 use super::options::Options;
 use crate::asking::Person;
 use crate::installation::{Installation, read_text};
-use crate::render::{Human, Json, Through};
+use crate::render::{Human, Json, Nobody, Through};
 use crate::report::advise;
 use crate::signals::{Hearing, Signals};
 use crate::terminal;
@@ -86,6 +88,20 @@ impl Asked<'_> {
         self.follow(&job, &*backend, observer)
     }
 
+    /// Runs the work to its end under a name, with nobody to look on.
+    pub(crate) fn attempt(
+        &self,
+        work: Work<'_>,
+        run: RunId,
+        cancel: &Cancel,
+    ) -> anyhow::Result<Result<RunResult, Failure>> {
+        let mode = self.mode();
+        let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
+        let job = Job { run: Some(run), ..self.job(mode, work, &Face::Human)? };
+        let done = ringfence_engine::run(&job, &*backend, &self.installation.runs(), &mut Nobody, cancel);
+        Ok(done.map_err(|error| error.failure()))
+    }
+
     fn follow(
         &self,
         job: &Job<'_>,
@@ -132,6 +148,7 @@ impl Asked<'_> {
             );
         }
         Ok(Job {
+            run: None,
             work,
             agent: self.name.to_owned(),
             policy,

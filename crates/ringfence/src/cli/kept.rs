@@ -10,6 +10,7 @@ use ringfence_core::mode::Mode;
 use serde::Serialize;
 
 use crate::installation::Installation;
+use crate::render::ago;
 use crate::report::{advise, failed};
 use crate::terminal;
 
@@ -53,31 +54,20 @@ pub(crate) fn list(installation: &Installation, json: bool) -> anyhow::Result<Ex
         terminal::line("No sandbox is left anywhere.");
         return Ok(ExitCode::SUCCESS);
     }
-    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
     let mut table = vec![["MODE", "NAME", "STATE", "AGE", "SIZE", ""].map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|Row { mode, kept }| {
-        let age = now.saturating_sub(u64::try_from(kept.created).unwrap_or_default());
         let orphan = if kept.orphan { "orphan" } else { "" };
         vec![
             mode.to_string(),
             kept.name.clone(),
             kept.state.clone(),
-            age_text(age),
+            ago(u64::try_from(kept.created).unwrap_or_default() * 1000),
             format!("{} KiB", kept.size / 1024),
             orphan.to_owned(),
         ]
     }));
     terminal::table(&table);
     Ok(ExitCode::SUCCESS)
-}
-
-fn age_text(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min", seconds / 60),
-        3600..86400 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86400),
-    }
 }
 
 /// Which sandboxes to take away.

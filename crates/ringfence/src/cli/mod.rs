@@ -4,8 +4,10 @@ mod bait;
 mod build_image;
 mod completions;
 mod config;
+mod dead_letter;
 mod demo;
 mod doctor;
+mod events;
 mod exec;
 mod job;
 mod kept;
@@ -13,10 +15,14 @@ mod layer;
 mod options;
 mod policy;
 mod probe;
+mod process;
+mod prune;
 mod run;
 mod runs;
 mod sandbox;
+mod serve;
 mod shell;
+mod task;
 mod token;
 mod usage;
 mod version;
@@ -70,6 +76,29 @@ enum Verb {
     Demo(demo::Args),
     /// Try to break each promise of a mode, and show what held
     Probe(probe::Args),
+    /// Work that is done in its turn: add, list, show, cancel, retry, logs, wait
+    #[command(subcommand)]
+    Task(task::Verb),
+    /// Tasks that ended without being done: list, show, retry, discard
+    #[command(subcommand)]
+    DeadLetter(dead_letter::Verb),
+    /// What happened to tasks, processes and settings
+    Events(events::Args),
+    /// Run the daemon here, in front of you
+    Serve(serve::ServeArgs),
+    /// Start the daemon
+    Start,
+    /// Stop the daemon
+    Stop(serve::StopArgs),
+    /// Stop and start the daemon
+    Restart(serve::StopArgs),
+    /// Show the daemon, its processes and the queue
+    Status(serve::StatusArgs),
+    /// The dispatcher, workers, testers and docsers: list, start, stop, logs
+    #[command(subcommand)]
+    Process(process::Verb),
+    /// Take away what is old: tasks, runs, sandboxes that nobody waits for
+    Prune(prune::Args),
     /// Look at past and present runs
     #[command(subcommand)]
     Runs(runs::Verb),
@@ -107,7 +136,9 @@ fn foreseen(mut words: impl Iterator<Item = OsString>) -> Option<bool> {
 
 pub(crate) use config::change as change_settings;
 pub(crate) use kept::{bury, keep_warm};
+pub(crate) use options::Options;
 pub(crate) use probe::{ARGUMENT as PROBE_ARGUMENT, act as probe};
+pub(crate) use run::Wish;
 
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
@@ -134,6 +165,16 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Shell(args) => shell::shell(&args, installation),
         Verb::Demo(args) => demo::demo(&args, installation),
         Verb::Probe(args) => probe::probe(&args, installation),
+        Verb::Task(verb) => task::task(verb, installation),
+        Verb::DeadLetter(verb) => dead_letter::dead_letter(&verb, installation),
+        Verb::Events(args) => events::events(&args, installation),
+        Verb::Serve(args) => serve::serve(&args, installation),
+        Verb::Start => serve::start(installation),
+        Verb::Stop(args) => serve::stop(&args, installation),
+        Verb::Restart(args) => serve::restart(&args, installation),
+        Verb::Status(args) => serve::status(&args, installation),
+        Verb::Process(verb) => process::process(&verb, installation),
+        Verb::Prune(args) => prune::prune(&args, installation),
         Verb::Runs(verb) => runs::runs(verb, installation),
         Verb::Diff(args) => layer::diff(&args, installation),
         Verb::Apply(args) => layer::apply(&args, installation),

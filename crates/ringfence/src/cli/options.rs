@@ -9,6 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use ringfence_core::config::WorkspaceKind;
 use ringfence_core::mode::Mode;
 use ringfence_core::policy::HostRule;
+use ringfence_core::task::TaskSpec;
 use ringfence_core::units::{Cpus, MemorySize, Seconds};
 
 use crate::installation::{Installation, read_text};
@@ -77,7 +78,7 @@ pub(crate) fn mode_parser() -> ValueParser {
     PossibleValuesParser::new(Mode::NAMES).try_map(|name| name.parse::<Mode>()).into()
 }
 
-fn workspace_parser() -> ValueParser {
+pub(crate) fn workspace_parser() -> ValueParser {
     let named = |name: String| WorkspaceKind::ALL.into_iter().find(|(known, _)| *known == name);
     PossibleValuesParser::new(WorkspaceKind::ALL.map(|(name, _)| name))
         .try_map(move |name| named(name).map(|(_, kind)| kind).ok_or("there is no such kind"))
@@ -85,6 +86,24 @@ fn workspace_parser() -> ValueParser {
 }
 
 impl Options {
+    /// What a task says of where and under which policy.
+    pub(crate) fn of_task(spec: &TaskSpec) -> Self {
+        Self {
+            mode: spec.mode,
+            policy: spec.policy.clone(),
+            allow: spec.allow.clone(),
+            allow_local: spec.allow_local.clone(),
+            env: spec.env.clone(),
+            workspace: spec.workspace,
+            cwd: spec.directory.clone(),
+            timeout: spec.timeout,
+            memory: spec.memory,
+            cpus: spec.cpus,
+            pids: spec.pids,
+            ..Self::default()
+        }
+    }
+
     /// The variables that the flags name, files first.
     pub(crate) fn variables(&self, installation: &Installation) -> anyhow::Result<BTreeMap<String, String>> {
         let mut variables = BTreeMap::new();

@@ -9,6 +9,7 @@ use ringfence_agents::AgentCli;
 use ringfence_core::config::{AgentSettings, Settings};
 use ringfence_core::ids::{AgentId, SessionId};
 use ringfence_core::nearest;
+use ringfence_core::task::Role;
 use ringfence_engine::Work;
 use ringfence_store::runs::Progress;
 
@@ -48,49 +49,86 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(mut args: Args, installation: &Installation) -> anyhow::Result<ExitCode> {
-    // The agent says where it works, and where it works may say more: the second look is the one that counts.
-    let settings = installation.layers()?.resolve()?;
-    let chosen = choose(args.agent.as_deref(), &settings)?;
     args.options.attachments = args.attachments.take();
-    let options = &args.options;
-    let workspace = workspace_path(installation, options, chosen.settings)?;
-    let layers = installation.layers_for(workspace.as_path())?;
-    let settings = layers.resolve()?;
-    let chosen = choose(Some(&chosen.name), &settings)?;
     let face = match &args.prompt {
-        None if at_terminal() && !options.json => Face::Conversation,
+        None if at_terminal() && !args.options.json => Face::Conversation,
         _ => Face::Human,
     };
     let prompt = match args.prompt.as_deref() {
         Some("-") => read_prompt()?,
         other => other.unwrap_or_default().to_owned(),
     };
-    let fallback = AgentSettings::default();
-    let agent = chosen.settings.unwrap_or(&fallback);
-    let asked = Asked {
-        installation,
-        layers: &layers,
-        settings: &settings,
-        options,
-        agent: chosen.settings,
-        name: &chosen.name,
-    };
-    let session = match args.resume {
-        Some(session) => Some(session),
-        None if args.continue_last => Some(last_session(&asked)?),
-        None => None,
-    };
-    let own_program = installation.program.display().to_string();
-    let work = Work::Agent {
-        cli: chosen.cli,
+    let wish = Wish {
+        agent: args.agent.as_deref(),
+        role: None,
         prompt: &prompt,
-        model: args.model.as_deref().or(agent.model.as_deref()),
-        base_url: args.base_url.as_deref().or(agent.base_url.as_deref()),
-        session,
-        command: args.command.as_deref().or(agent.command.as_deref()),
-        own_program: &own_program,
+        model: args.model.as_deref(),
+        base_url: args.base_url.as_deref(),
+        command: args.command.as_deref(),
+        options: &args.options,
     };
-    Ok(ExitCode::from(asked.perform(work, &face)?.exit_code))
+    let (resume, continue_last) = (args.resume.take(), args.continue_last);
+    let result = wish.fulfil(installation, |asked, mut work| {
+        if let Work::Agent { session, .. } = &mut work {
+            *session = match resume {
+                Some(session) => Some(session),
+                None if continue_last => Some(last_session(asked)?),
+                None => None,
+            };
+        }
+        asked.perform(work, &face)
+    })?;
+    Ok(ExitCode::from(result.exit_code))
+}
+
+/// What an agent is wanted for.
+pub(crate) struct Wish<'a> {
+    pub(crate) agent: Option<&'a str>,
+    /// Whose agent CLI it is where no agent is named.
+    pub(crate) role: Option<Role>,
+    pub(crate) prompt: &'a str,
+    pub(crate) model: Option<&'a str>,
+    pub(crate) base_url: Option<&'a str>,
+    pub(crate) command: Option<&'a str>,
+    pub(crate) options: &'a Options,
+}
+
+impl Wish<'_> {
+    /// Looks up all that it means, and has it done.
+    pub(crate) fn fulfil<T>(
+        &self,
+        installation: &Installation,
+        act: impl FnOnce(&Asked<'_>, Work<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        // The agent says where it works, and where it works may say more: the second look is the one that counts.
+        let settings = installation.layers()?.resolve()?;
+        let chosen = choose(self.agent, self.role, &settings)?;
+        let workspace = workspace_path(installation, self.options, chosen.settings)?;
+        let layers = installation.layers_for(workspace.as_path())?;
+        let settings = layers.resolve()?;
+        let chosen = choose(Some(&chosen.name), None, &settings)?;
+        let fallback = AgentSettings::default();
+        let agent = chosen.settings.unwrap_or(&fallback);
+        let asked = Asked {
+            installation,
+            layers: &layers,
+            settings: &settings,
+            options: self.options,
+            agent: chosen.settings,
+            name: &chosen.name,
+        };
+        let own_program = installation.program.display().to_string();
+        let work = Work::Agent {
+            cli: chosen.cli,
+            prompt: self.prompt,
+            model: self.model.or(agent.model.as_deref()),
+            base_url: self.base_url.or(agent.base_url.as_deref()),
+            session: None,
+            command: self.command.or(agent.command.as_deref()),
+            own_program: &own_program,
+        };
+        act(&asked, work)
+    }
 }
 
 fn read_prompt() -> anyhow::Result<String> {
@@ -109,8 +147,9 @@ struct Chosen<'a> {
 }
 
 /// An agent of the settings wins over an agent CLI of the same name.
-fn choose<'a>(name: Option<&str>, settings: &'a Settings) -> anyhow::Result<Chosen<'a>> {
+fn choose<'a>(name: Option<&str>, role: Option<Role>, settings: &'a Settings) -> anyhow::Result<Chosen<'a>> {
     let ids: Vec<&AgentId> = settings.agents.keys().collect();
+    let name = name.or_else(|| settings.executor.of(role?));
     let name = match (name, &ids[..]) {
         (Some(name), _) => name,
         (None, [only]) => only.as_str(),

@@ -1,0 +1,352 @@
+//! Who takes tasks: the dispatcher, and the residents, which are dispatchers with one pair of hands.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use ringfence_core::event::RunResult;
+use ringfence_core::failure::Failure;
+use ringfence_core::ids::RunId;
+use ringfence_core::mode::Mode;
+use ringfence_core::task::{Incident, Role, State, TaskSpec};
+use ringfence_store::{Claim, Lease, Rules, Store, StoreError, Task};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::end::{finish, incident_of};
+use super::held::{Holder, RunLocks};
+use super::lease::LEASE;
+use super::process::ProcessLocks;
+use super::waiting::{Alarm, Order, has_ended, wait};
+use crate::causes::causes;
+use crate::clock::{self, Clock};
+
+/// How many tasks are taken in one go.
+const AT_ONCE: usize = 64;
+/// How long to wait before trying again what went wrong.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long to sleep at most while something waits for its time: clocks jump.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// How long a runner gets to end its run once it was asked to.
+const GRACE: Duration = Duration::from_secs(20);
+/// How long what a vanished run has left elsewhere may keep its task from going on.
+const CLEARING: Duration = Duration::from_secs(600);
+
+/// The settings of the queue, as they are now.
+#[derive(Debug, Clone)]
+pub struct QueueSettings {
+    /// How many runs at once; 0 is no bound.
+    pub max_concurrency: u32,
+    /// How tasks go on.
+    pub rules: Rules,
+}
+
+/// What a dispatcher needs of the world.
+pub trait Premises {
+    /// The settings now. While they cannot be read nothing is taken.
+    fn settings(&self) -> Result<QueueSettings, String>;
+    /// Where a task would run now; `None` if that cannot be told before it is tried.
+    fn mode_of(&self, spec: &TaskSpec) -> Option<Mode>;
+    /// Starts the runner of a task. It holds the lock.
+    fn launch(&self, task: &Task, run: &RunId, lock: File) -> io::Result<Child>;
+    /// Takes away what a vanished run has left elsewhere, so that nothing of it goes on.
+    fn clear(&self, run: &RunId) -> Result<(), Failure>;
+    /// The result of a run that ended.
+    fn result_of(&self, run: &RunId) -> Option<RunResult>;
+}
+
+/// What a dispatcher takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Post {
+    /// Whatever no resident takes.
+    Dispatcher,
+    /// Tasks of a role that run on the host, one at a time.
+    Resident(Role),
+}
+
+/// Why a dispatcher ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DispatcherError {
+    /// It cannot hear anything.
+    #[error("nothing can be waited for")]
+    Deaf(#[source] io::Error),
+}
+
+/// A runner that is watched.
+struct Watched {
+    lease: Lease,
+    process: OwnedFd,
+    /// If it was started here.
+    child: Option<Child>,
+    /// When its last heartbeat was seen.
+    heard: Instant,
+    /// When it was asked to end.
+    asked: Option<Instant>,
+}
+
+/// Takes tasks and sees to it that each has an end.
+pub struct Dispatcher<'a> {
+    /// Whose name stands in the leases.
+    pub name: String,
+    /// What it takes.
+    pub post: Post,
+    /// From where.
+    pub store: &'a dyn Store,
+    /// Where everything is.
+    pub state: &'a Path,
+    /// With what.
+    pub premises: &'a dyn Premises,
+    /// By when.
+    pub clock: Clock,
+}
+
+/// What a dispatcher keeps in mind.
+#[derive(Default)]
+struct Mind {
+    watched: Vec<Watched>,
+    ending: Option<Order>,
+    /// Since when it waits for what a vanished run has left.
+    clearing: BTreeMap<RunId, Instant>,
+    alarm: Alarm,
+}
+
+impl Dispatcher<'_> {
+    /// Works until it is told to end: [`super::DRAIN`] on `orders` lets end what runs, any other byte gives it back, and the
+    /// end of `orders` leaves it at once to itself: it goes on alone. `wakers` are what to look up for.
+    pub fn work(&self, orders: BorrowedFd<'_>, wakers: &[BorrowedFd<'_>]) -> Result<(), DispatcherError> {
+        let mut mind = Mind::default();
+        loop {
+            mind.alarm = Alarm::default();
+            if let Err(error) = self.round(&mut mind) {
+                tracing::warn!(why = causes(&error), "the queue cannot be looked at");
+                mind.alarm.within(AGAIN);
+            }
+            if mind.ending.is_some() && !mind.watched.iter().any(|watched| self.is_mine(watched)) {
+                return Ok(());
+            }
+            let processes = mind.watched.iter().map(|watched| watched.process.as_fd());
+            match wait(&mind.alarm, orders, wakers, processes).map_err(DispatcherError::Deaf)? {
+                Some(Order::Gone) => return Ok(()),
+                // Who gives back does not wait any more.
+                Some(_) if mind.ending == Some(Order::HandBack) => {}
+                Some(order) => mind.ending = Some(order),
+                None => {}
+            }
+        }
+    }
+
+    fn is_mine(&self, watched: &Watched) -> bool {
+        watched.child.is_some() || watched.lease.owner == self.name
+    }
+
+    fn locks(&self) -> RunLocks {
+        RunLocks::new(self.state)
+    }
+
+    fn round(&self, mind: &mut Mind) -> Result<(), StoreError> {
+        let leases = self.store.leases()?;
+        self.look_after(mind, &leases);
+        self.find_lost(mind, &leases)?;
+        if mind.ending.is_none() {
+            self.take(mind)?;
+        }
+        let due = self.store.next_due()?;
+        if let (Some(due), None) = (due, mind.ending) {
+            let wait = (due * 1000).saturating_sub(self.clock.now().ms);
+            mind.alarm.within(Duration::from_millis(wait.max(1)).min(LONGEST_SLEEP));
+        }
+        Ok(())
+    }
+
+    /// Ends runners that have no lease any more, that are silent, or that are to be given back.
+    fn look_after(&self, mind: &mut Mind, leases: &[Lease]) {
+        let mut watched = std::mem::take(&mut mind.watched);
+        watched.retain_mut(|watched| match &mut watched.child {
+            Some(child) => child.try_wait().is_ok_and(|status| status.is_none()),
+            None => !has_ended(&watched.process),
+        });
+        for one in &mut watched {
+            let lease = leases.iter().find(|lease| lease.run == one.lease.run);
+            if let Some(lease) = lease.filter(|lease| lease.until != one.lease.until) {
+                one.heard = Instant::now();
+                one.lease = lease.clone();
+            }
+            let given_back = mind.ending == Some(Order::HandBack) && self.is_mine(one);
+            match one.asked {
+                Some(asked) if asked.elapsed() >= GRACE => signal(one, Signal::KILL),
+                Some(asked) => mind.alarm.within(GRACE.saturating_sub(asked.elapsed())),
+                None if lease.is_none() || given_back => {
+                    signal(one, Signal::TERM);
+                    one.asked = Some(Instant::now());
+                    mind.alarm.within(GRACE);
+                }
+                None if one.heard.elapsed() >= LEASE => self.give_up(one),
+                None => mind.alarm.within(LEASE.saturating_sub(one.heard.elapsed())),
+            }
+        }
+        mind.watched = watched;
+    }
+
+    /// Kills a runner that says nothing, unless nobody can say anything.
+    fn give_up(&self, watched: &mut Watched) {
+        let told = ringfence_store::Happened {
+            kind: "run.silent".into(),
+            task: Some(watched.lease.task.to_string()),
+            run: Some(watched.lease.run.to_string()),
+            data: serde_json::Value::Null,
+        };
+        if self.store.note(&told, self.clock.now()).is_ok() {
+            tracing::warn!(task = %watched.lease.task, run = %watched.lease.run, "a runner is silent and is killed");
+            signal(watched, Signal::KILL);
+        }
+        watched.heard = Instant::now();
+    }
+
+    /// Finds runners that nobody watches, and leases that nobody holds.
+    fn find_lost(&self, mind: &mut Mind, leases: &[Lease]) -> Result<(), StoreError> {
+        for lease in leases {
+            if mind.watched.iter().any(|watched| watched.lease.run == lease.run) {
+                continue;
+            }
+            match self.locks().holder(&lease.run) {
+                Ok(Holder::Nobody(lock)) => self.settle(mind, lease, lock)?,
+                Ok(Holder::Runner(pid)) => match watch(pid, lease) {
+                    Some(watched) if !self.locks().is_free(&lease.run) => mind.watched.push(watched),
+                    _ => mind.alarm.within(Duration::ZERO),
+                },
+                Ok(Holder::Unnamed) => mind.alarm.within(Duration::from_millis(100)),
+                Err(error) => {
+                    tracing::warn!(run = %lease.run, why = %error, "the lock of a run cannot be looked at");
+                    mind.alarm.within(AGAIN);
+                }
+            }
+        }
+        mind.clearing.retain(|run, _| leases.iter().any(|lease| lease.run == *run));
+        Ok(())
+    }
+
+    /// Ends what a runner has left: by its result if it had one, else its task waits for its turn again.
+    fn settle(&self, mind: &mut Mind, lease: &Lease, lock: File) -> Result<(), StoreError> {
+        if let Err(failure) = self.premises.clear(&lease.run) {
+            let since = *mind.clearing.entry(lease.run.clone()).or_insert_with(Instant::now);
+            tracing::warn!(run = %lease.run, why = failure.message, "what a run has left cannot be cleared away");
+            if since.elapsed() < CLEARING {
+                mind.alarm.within(AGAIN);
+                return Ok(());
+            }
+        }
+        let Ok(settings) = self.premises.settings() else {
+            mind.alarm.within(AGAIN);
+            return Ok(());
+        };
+        let result = self.premises.result_of(&lease.run);
+        let incident = match &result {
+            Some(result) => incident_of(result, lease.fence),
+            None => Incident::Vanished { fence: lease.fence },
+        };
+        tracing::info!(task = %lease.task, run = %lease.run, found = result.is_some(), "a run without a runner is settled");
+        let now = self.clock.now();
+        finish(self.store, self.state, &lease.task, incident, result.as_ref(), &settings.rules, now)?;
+        self.locks().forget(&lease.run);
+        drop(lock);
+        Ok(())
+    }
+
+    /// Takes what there is to take, and starts it.
+    fn take(&self, mind: &mut Mind) -> Result<(), StoreError> {
+        let settings = match self.premises.settings() {
+            Ok(settings) => settings,
+            Err(why) => {
+                tracing::warn!(why, "nothing is taken while the settings cannot be read");
+                return Ok(());
+            }
+        };
+        let locks: RefCell<BTreeMap<RunId, File>> = RefCell::default();
+        let name = || {
+            let run = clock::new_run_id().ok()?;
+            let lock = self.locks().take(&run).ok()?;
+            locks.borrow_mut().insert(run.clone(), lock);
+            Some(run)
+        };
+        let (roles, most) = match self.post {
+            Post::Dispatcher => (Role::ALL.to_vec(), AT_ONCE),
+            Post::Resident(_) if mind.watched.iter().any(|watched| self.is_mine(watched)) => return Ok(()),
+            Post::Resident(role) => (vec![role], 1),
+        };
+        let residents = ProcessLocks::new(self.state).residents();
+        let fits = |spec: &TaskSpec| {
+            let resident = residents.contains(&spec.role) && self.premises.mode_of(spec) == Some(Mode::Host);
+            resident == matches!(self.post, Post::Resident(_))
+        };
+        let now = self.clock.now();
+        let claim = Claim {
+            owner: &self.name,
+            roles: &roles,
+            most,
+            max_concurrency: settings.max_concurrency,
+            until: now.seconds() + LEASE.as_secs(),
+            fits: &fits,
+            name: &name,
+        };
+        let claimed = self.store.claim(&claim, now);
+        let mut locks = locks.into_inner();
+        for task in claimed.as_deref().unwrap_or_default() {
+            self.start(mind, task, &mut locks, &settings.rules);
+        }
+        // Names of a claim that came to nothing.
+        locks.keys().for_each(|run| self.locks().forget(run));
+        if claimed?.len() == AT_ONCE {
+            mind.alarm.within(Duration::ZERO);
+        }
+        Ok(())
+    }
+
+    fn start(&self, mind: &mut Mind, task: &Task, locks: &mut BTreeMap<RunId, File>, rules: &Rules) {
+        let State::Running { run, lease_until } = &task.life.state else { return };
+        let Some(lock) = locks.remove(run) else { return };
+        let lease = Lease {
+            task: task.id.clone(),
+            run: run.clone(),
+            fence: task.life.fence,
+            until: *lease_until,
+            owner: self.name.clone(),
+            role: task.spec.role,
+        };
+        match self.premises.launch(task, run, lock) {
+            Ok(child) => {
+                let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+                match pid.and_then(|pid| watch(pid, &lease)) {
+                    Some(watched) => mind.watched.push(Watched { child: Some(child), ..watched }),
+                    // It ended already; what it left is found in the next round.
+                    None => mind.alarm.within(Duration::ZERO),
+                }
+            }
+            Err(error) => {
+                tracing::warn!(task = %task.id, why = %error, "a runner cannot be started");
+                let incident = Incident::HandedBack { fence: task.life.fence };
+                let now = self.clock.now();
+                let back = finish(self.store, self.state, &task.id, incident, None, rules, now);
+                if let Err(error) = back {
+                    tracing::warn!(task = %task.id, why = causes(&error), "a task cannot be given back yet");
+                }
+                self.locks().forget(run);
+                mind.alarm.within(AGAIN);
+            }
+        }
+    }
+}
+
+/// Watches a process that holds the lock of a lease.
+fn watch(pid: Pid, lease: &Lease) -> Option<Watched> {
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    Some(Watched { lease: lease.clone(), process, child: None, heard: Instant::now(), asked: None })
+}
+
+fn signal(watched: &Watched, signal: Signal) {
+    // One that is gone needs no signal.
+    let _ = pidfd_send_signal(&watched.process, signal);
+}

@@ -1,0 +1,62 @@
+//! How a run's end becomes the task's.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
+
+use ringfence_core::event::{RunResult, RunStatus};
+use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::ids::TaskId;
+use ringfence_core::task::{Incident, StateName};
+use ringfence_store::{Change, Now, Rules, Store, StoreError, Task};
+
+use crate::causes::causes;
+
+/// What a result means for the task of a lease. A run that was told to end is given back.
+pub fn incident_of(result: &RunResult, fence: u64) -> Incident {
+    let unknown = || Failure::new(FailureClass::Unknown, "the run failed and nobody said why");
+    match (result.status, &result.failure) {
+        (RunStatus::Success, _) => Incident::Succeeded { fence },
+        (RunStatus::Cancelled, _) => Incident::HandedBack { fence },
+        (RunStatus::Failed, failure) => {
+            Incident::Failed { fence, failure: failure.clone().unwrap_or_else(unknown) }
+        }
+    }
+}
+
+/// Writes an end down, with its letter if it is a sad one. What was settled by somebody else meanwhile stays as it is.
+pub fn finish(
+    store: &dyn Store,
+    state: &Path,
+    task: &TaskId,
+    incident: Incident,
+    result: Option<&RunResult>,
+    rules: &Rules,
+    now: Now,
+) -> Result<Option<Task>, StoreError> {
+    let change = Change { task, incident, rules, jitter: jitter(), result };
+    let changed = match store.change(&change, now) {
+        Err(StoreError::Step { .. }) => return Ok(None),
+        other => other?,
+    };
+    if changed.life.state.name() == StateName::Dead {
+        write_letter(store, state, task);
+    }
+    Ok(Some(changed))
+}
+
+/// Writes the file of a letter. Without it the letter is still in the store, and the daemon writes it when it starts.
+pub(crate) fn write_letter(store: &dyn Store, state: &Path, task: &TaskId) {
+    let written = store
+        .letter(task)
+        .map_err(|error| causes(&error))
+        .and_then(|letter| letter.write(state).map_err(|error| causes(&error)));
+    if let Err(why) = written {
+        tracing::warn!(%task, why, "the file of a dead letter cannot be written");
+    }
+}
+
+/// Anything from 0 to 255.
+pub fn jitter() -> u8 {
+    // Every hasher of the standard library starts from fresh random keys.
+    RandomState::new().build_hasher().finish().to_le_bytes()[0]
+}

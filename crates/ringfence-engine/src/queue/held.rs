@@ -1,0 +1,106 @@
+//! Locks of runs: held by whoever works on a run and by all that it started, freed by the kernel.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::ids::RunId;
+use ringfence_store::atomic;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::Pid;
+
+/// The locks of an installation's runs.
+#[derive(Debug, Clone)]
+pub struct RunLocks {
+    directory: PathBuf,
+}
+
+/// Who holds the lock of a run.
+#[derive(Debug)]
+pub enum Holder {
+    /// Nobody: all that worked on it is gone. Now it is held by who asked.
+    Nobody(File),
+    /// This process, and what it started.
+    Runner(Pid),
+    /// Somebody who has not said who it is yet, or who is about to be gone.
+    Unnamed,
+}
+
+impl RunLocks {
+    /// Below a state directory.
+    pub fn new(state: &Path) -> Self {
+        Self { directory: state.join("queue").join("running") }
+    }
+
+    fn path(&self, run: &RunId) -> PathBuf {
+        self.directory.join(run.as_str())
+    }
+
+    /// Takes the lock of a run that nobody knows yet.
+    pub fn take(&self, run: &RunId) -> io::Result<File> {
+        atomic::private_dir(&self.directory)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(self.path(run))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(file)
+    }
+
+    /// Says who holds a lock.
+    pub fn sign(mut lock: &File) -> io::Result<()> {
+        lock.write_all(format!("{}\n", rustix::process::getpid().as_raw_nonzero()).as_bytes())
+    }
+
+    /// Who holds the lock of a run.
+    pub fn holder(&self, run: &RunId) -> io::Result<Holder> {
+        atomic::private_dir(&self.directory)?;
+        let path = self.path(run);
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(Holder::Nobody(file));
+        }
+        let mut text = String::new();
+        file.rewind()?;
+        file.read_to_string(&mut text)?;
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+        Ok(pid.map_or(Holder::Unnamed, Holder::Runner))
+    }
+
+    /// Forgets a run. To be called by who holds its lock.
+    pub fn forget(&self, run: &RunId) {
+        let _ = fs::remove_file(self.path(run));
+    }
+
+    /// Whether nothing of a run is left.
+    pub fn is_free(&self, run: &RunId) -> bool {
+        match File::open(self.path(run)) {
+            Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_ok(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Holder, RunLocks};
+
+    #[test]
+    fn a_lock_tells_who_works_on_a_run_and_that_nobody_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = RunLocks::new(dir.path());
+        let run = "r".parse().unwrap();
+        let lock = locks.take(&run).unwrap();
+        assert!(matches!(locks.holder(&run), Ok(Holder::Unnamed)));
+        RunLocks::sign(&lock).unwrap();
+        assert!(matches!(locks.holder(&run), Ok(Holder::Runner(pid)) if pid == rustix::process::getpid()));
+        let copy = lock.try_clone().unwrap();
+        drop(lock);
+        assert!(!locks.is_free(&run), "what it started holds it as well");
+        drop(copy);
+        assert!(matches!(locks.holder(&run), Ok(Holder::Nobody(_))));
+        assert!(locks.take(&run).is_err(), "a run's name is used once");
+        locks.forget(&run);
+        assert!(locks.is_free(&run));
+    }
+}

@@ -1,0 +1,96 @@
+//! Telling who wants to know of an end: signed, again and again until it is heard, and given up in the end.
+
+use std::time::Duration;
+
+use ring::hmac;
+use ringfence_core::task::Time;
+use ringfence_egress::{PostError, Poster};
+use ringfence_store::{Delivery, DeliveryState, Store, StoreError};
+
+use crate::causes::causes;
+use crate::clock::Clock;
+
+/// Holds `sha256=` and the signature of the body in hexadecimal digits.
+pub const SIGNATURE_HEADER: &str = "x-ringfence-signature";
+/// How long somebody gets to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often somebody is told.
+const MAX_ATTEMPTS: u32 = 8;
+/// The waits between, doubling.
+const FIRST_WAIT: u64 = 5;
+const LONGEST_WAIT: u64 = 3600;
+
+/// Delivers what is to be delivered.
+pub struct Deliverer<'a> {
+    /// From where.
+    pub store: &'a dyn Store,
+    /// By when.
+    pub clock: Clock,
+    /// With what.
+    pub poster: Poster,
+}
+
+impl Deliverer<'_> {
+    /// Delivers all that is due, and tells when the next is. `secret` signs it, if there is one.
+    pub fn deliver(&self, secret: Option<&str>) -> Result<Option<Time>, StoreError> {
+        while let Some(delivery) = self.store.next_delivery()? {
+            if delivery.due > self.clock.now().seconds() {
+                return Ok(Some(delivery.due));
+            }
+            self.attempt(&delivery, secret)?;
+        }
+        Ok(None)
+    }
+
+    fn attempt(&self, delivery: &Delivery, secret: Option<&str>) -> Result<(), StoreError> {
+        let id = delivery.id.to_string();
+        let signature = secret.map(|secret| sign(secret, &delivery.body));
+        let mut headers = vec![("x-ringfence-delivery", id.as_str())];
+        headers.extend(signature.as_deref().map(|signature| (SIGNATURE_HEADER, signature)));
+        let sent = self.poster.post(&delivery.url, &headers, &delivery.body, PATIENCE);
+        let now = self.clock.now();
+        let (state, due, error) = match sent {
+            Ok(()) => (DeliveryState::Delivered, 0, None),
+            Err(error) => {
+                let attempts = delivery.attempts + 1;
+                let hopeless = attempts >= MAX_ATTEMPTS || is_final(&error);
+                let wait = FIRST_WAIT.saturating_mul(1 << delivery.attempts.min(20)).min(LONGEST_WAIT);
+                let state = if hopeless { DeliveryState::Dead } else { DeliveryState::Waiting };
+                (state, now.seconds() + wait, Some(causes(&error)))
+            }
+        };
+        if let Some(why) = &error {
+            tracing::warn!(task = %delivery.task, delivery = delivery.id, why, "a webhook was not delivered");
+        }
+        self.store.tried(delivery.id, state, due, error.as_deref(), now)
+    }
+}
+
+/// Whether telling them again would change nothing.
+fn is_final(error: &PostError) -> bool {
+    match error {
+        PostError::Address(_) => true,
+        PostError::Status(status) => status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429),
+        PostError::Unready(_) | PostError::Unreachable(_) | PostError::Timeout(_) => false,
+    }
+}
+
+/// The signature of a body.
+pub fn sign(secret: &str, body: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let tag = hmac::sign(&key, body.as_bytes());
+    let digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256={digits}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sign;
+
+    /// The second test of RFC 4231.
+    #[test]
+    fn a_signature_is_what_everybody_else_computes() {
+        let expected = "sha256=5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(sign("Jefe", "what do ya want for nothing?"), expected);
+    }
+}

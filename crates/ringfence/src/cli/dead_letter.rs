@@ -1,0 +1,165 @@
+//! `ringfence dead-letter`: tasks that ended without being done.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use ringfence_core::task::Incident;
+use ringfence_store::{Change, DeadLetter, DeadLetters, Deliveries, DeliveryState, Tasks};
+use serde_json::json;
+
+use super::task::attempt_row;
+use crate::installation::Installation;
+use crate::queue::Office;
+use crate::render::ago;
+use crate::report::{print, unstored};
+use crate::terminal;
+
+/// Tasks that ended without being done.
+#[derive(clap::Subcommand)]
+pub(crate) enum Verb {
+    /// List them, the newest first, and webhooks that were given up
+    List {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one: why, what was tried, what it asks for
+    Show {
+        /// The number of its task
+        id: String,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put them into the queue again
+    Retry(Which),
+    /// Throw them away; the tasks stay dead
+    Discard(Which),
+}
+
+/// Which ones.
+#[derive(clap::Args)]
+pub(crate) struct Which {
+    /// The numbers of their tasks
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<String>,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+}
+
+pub(crate) fn dead_letter(verb: &Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::List { json } => list(installation, *json)?,
+        Verb::Show { id, json } => show(installation, id, *json)?,
+        Verb::Retry(which) => return all(installation, which, retry),
+        Verb::Discard(which) => return all(installation, which, discard),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(installation: &Installation, as_json: bool) -> anyhow::Result<()> {
+    let store = installation.store()?;
+    let letters = store.letters().map_err(unstored)?;
+    let webhooks = store.deliveries(DeliveryState::Dead).map_err(unstored)?;
+    if as_json {
+        return terminal::json(&json!({ "tasks": letters, "webhooks": webhooks }));
+    }
+    if letters.is_empty() && webhooks.is_empty() {
+        terminal::line("No dead letters.");
+        return Ok(());
+    }
+    let mut table = vec![["TASK", "CLASS", "TRIES", "DIED", ""].map(str::to_owned).to_vec()];
+    table.extend(letters.iter().map(|letter| {
+        vec![
+            letter.task.id.to_string(),
+            letter.failure.class.to_string(),
+            letter.attempts.len().to_string(),
+            ago(letter.at_ms),
+            letter.failure.message.clone(),
+        ]
+    }));
+    table.extend(webhooks.iter().map(|webhook| {
+        vec![
+            webhook.task.to_string(),
+            "webhook".to_owned(),
+            webhook.attempts.to_string(),
+            String::new(),
+            format!("{}: {}", webhook.url, webhook.error.as_deref().unwrap_or_default()),
+        ]
+    }));
+    terminal::table(&table);
+    Ok(())
+}
+
+fn show(installation: &Installation, id: &str, as_json: bool) -> anyhow::Result<()> {
+    let letter = installation.store()?.letter(&id.parse()?).map_err(unstored)?;
+    if as_json {
+        return terminal::json(&letter);
+    }
+    let DeadLetter { task, at_ms, failure, attempts } = letter;
+    let mut rows = vec![
+        vec!["task".into(), task.id.to_string()],
+        vec!["died".into(), ago(at_ms)],
+        vec!["failure".into(), format!("{}: {}", failure.class, failure.message)],
+    ];
+    rows.extend(failure.remedy.map(|remedy| vec!["remedy".into(), remedy]));
+    rows.extend([
+        vec!["prompt".into(), task.spec.prompt],
+        vec!["retried".into(), format!("{} times", task.life.retries)],
+    ]);
+    terminal::table(&rows);
+    if !attempts.is_empty() {
+        terminal::line("");
+        terminal::table(&attempts.iter().map(attempt_row).collect::<Vec<_>>());
+    }
+    terminal::about(format!("`ringfence dead-letter retry {0}` tries it again", task.id));
+    Ok(())
+}
+
+/// Does something to each, also when one cannot be done.
+fn all(
+    installation: &Installation,
+    which: &Which,
+    act: fn(&Installation, &str) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    let ids = if which.all {
+        let letters = installation.store()?.letters().map_err(unstored)?;
+        letters.into_iter().map(|letter| letter.task.id.to_string()).collect()
+    } else {
+        which.ids.clone()
+    };
+    let mut failed = 0;
+    for id in &ids {
+        if let Err(error) = act(installation, id) {
+            let failure = crate::report::as_failure(&error);
+            print(&failure.message, failure.remedy.as_deref());
+            failed += 1;
+        }
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn retry(installation: &Installation, id: &str) -> anyhow::Result<()> {
+    let store = installation.store()?;
+    let task = id.parse()?;
+    store.letter(&task).map_err(unstored)?;
+    let rules = Office::rules(&Office { installation, logs_to_files: false }.resolved()?);
+    let change = Change { task: &task, incident: Incident::Retry, rules: &rules, jitter: 0, result: None };
+    store.change(&change, installation.clock().now()).map_err(unstored)?;
+    DeadLetter::remove(&installation.state, &task);
+    terminal::line(format!("task {task} is in the queue again"));
+    Ok(())
+}
+
+fn discard(installation: &Installation, id: &str) -> anyhow::Result<()> {
+    let task = id.parse()?;
+    let store = installation.store()?;
+    store.discard(&task).map_err(unstored)?;
+    DeadLetter::remove(&installation.state, &task);
+    if DeadLetter::file(&installation.state, &task).exists() {
+        bail!("the file of task {task} cannot be removed");
+    }
+    terminal::line(format!("the letter of task {task} is gone"));
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! `ringfence prune`: takes away what is old.
+
+use std::process::ExitCode;
+
+use ringfence_core::units::MemorySize;
+
+use crate::installation::Installation;
+use crate::queue::{Kept, Office, Swept, sweep};
+use crate::terminal;
+
+/// Take away what is old: tasks, runs, sandboxes that nobody waits for.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only show what would go
+    #[arg(long)]
+    dry_run: bool,
+    /// Keep so many days, instead of `queue.keep_days`
+    #[arg(long, value_name = "DAYS")]
+    days: Option<u32>,
+    /// Keep so much of runs, instead of `queue.keep_size`
+    #[arg(long, value_name = "SIZE")]
+    size: Option<MemorySize>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn prune(args: &Args, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let settings = Office { installation, logs_to_files: false }.resolved()?;
+    let mut kept = Kept::of(&settings.queue);
+    kept.days = args.days.unwrap_or(kept.days);
+    kept.bytes = args.size.map_or(kept.bytes, MemorySize::bytes);
+    let swept = sweep(installation, &installation.store()?, &kept, args.dry_run)?;
+    if args.json {
+        terminal::json(&swept)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Swept { tasks, runs, bytes, sandboxes } = &swept;
+    let verb = if args.dry_run { "would go" } else { "went" };
+    terminal::line(format!(
+        "{tasks} tasks, {} runs ({} KiB) and {} sandboxes {verb}",
+        runs.len(),
+        bytes / 1024,
+        sandboxes.len()
+    ));
+    for name in runs.iter().map(ToString::to_string).chain(sandboxes.iter().cloned()) {
+        terminal::line(format!("  {name}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}

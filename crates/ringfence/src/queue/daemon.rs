@@ -1,0 +1,166 @@
+//! The daemon: keeps the processes running, tells who wants to know, and tidies up.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use ringfence_core::config::Settings;
+use ringfence_egress::Poster;
+use ringfence_engine::queue::{DRAIN, Deliverer, Manager, ProcessLocks, ProcessName};
+use ringfence_store::sqlite::Sqlite;
+use ringfence_store::{DeadLetter, DeadLetters, Deliveries, ProcessRow, Processes};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use super::keeping::{self, Kept};
+use super::logging;
+use super::office::Office;
+use crate::installation::{Installation, read_text};
+use crate::report::{advise, unstored};
+
+/// How often the house is tidied.
+const TIDY: Duration = Duration::from_secs(6 * 3600);
+/// How long to wait after something went wrong.
+const AGAIN: Duration = Duration::from_secs(30);
+/// Clocks jump, so nobody sleeps longer while something waits for its time.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// How the daemon is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Serving {
+    /// In front of a person.
+    Foreground,
+    /// Apart from who started it.
+    Background,
+}
+
+/// Runs until it is told to end. `ready` is called once it does its work.
+pub(crate) fn serve(
+    installation: &Installation,
+    serving: Serving,
+    ready: impl FnOnce(),
+) -> anyhow::Result<()> {
+    let locks = ProcessLocks::new(&installation.state);
+    let office = Office { installation, logs_to_files: serving == Serving::Background };
+    let settings = office.resolved()?;
+    let Some(_alive) = locks.take(ProcessLocks::DAEMON).context("the state directory cannot be used")? else {
+        return Err(advise(anyhow!("the daemon runs already"), "`ringfence status` shows it"));
+    };
+    let store = Arc::new(installation.store()?);
+    store.verify().map_err(unstored)?;
+    logging::begin(&installation.state, "daemon", &settings.queue, office.logs_to_files)?;
+    write_missing_letters(installation, &store)?;
+    want_dispatcher(&store, &settings, installation)?;
+    let orders = orders()?;
+    let listener = store.bell().listen().context("the bell cannot be heard")?;
+    let watched = installation.watch_settings().context("the settings cannot be watched")?;
+    deliver(installation, &store)?;
+    tidy(installation, &store)?;
+    let clock = installation.clock();
+    let manager = Manager { store: &*store, state: &installation.state, command: &office, clock };
+    tracing::info!(pid = std::process::id(), "the daemon runs");
+    ready();
+    manager.work(orders.as_fd(), &[listener.as_fd(), watched.as_fd()])?;
+    tracing::info!("the daemon ends");
+    Ok(())
+}
+
+/// Signals as orders: to end what runs, or to wait for it.
+fn orders() -> anyhow::Result<UnixStream> {
+    let (orders, mut give) = UnixStream::pair()?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            let _ = give.write_all(&[if signal == SIGUSR1 { DRAIN } else { b'b' }]);
+        }
+    })?;
+    Ok(orders)
+}
+
+/// Letters whose file could not be written when they died.
+fn write_missing_letters(installation: &Installation, store: &Sqlite) -> anyhow::Result<()> {
+    for letter in store.letters().map_err(unstored)? {
+        if !DeadLetter::file(&installation.state, &letter.task.id).exists()
+            && let Err(error) = letter.write(&installation.state)
+        {
+            tracing::warn!(task = %letter.task.id, why = %error, "the file of a dead letter cannot be written");
+        }
+    }
+    Ok(())
+}
+
+/// The first time, the settings say whether tasks are taken; afterwards whoever starts and stops it.
+fn want_dispatcher(store: &Sqlite, settings: &Settings, installation: &Installation) -> anyhow::Result<()> {
+    let name = ProcessName::Dispatcher.to_string();
+    if store.processes().map_err(unstored)?.iter().any(|row| row.name == name) {
+        return Ok(());
+    }
+    let row = ProcessRow { wanted: settings.queue.dispatcher, ..ProcessRow::idle(&name) };
+    store.put_process(&row, installation.clock().now()).map_err(unstored)
+}
+
+/// Tells who wants to know, for as long as the daemon lives.
+fn deliver(installation: &Installation, store: &Arc<Sqlite>) -> anyhow::Result<()> {
+    let (installation, store) = (installation.clone(), Arc::clone(store));
+    let listener = store.bell().listen()?;
+    std::thread::Builder::new().name("webhooks".into()).spawn(move || {
+        loop {
+            let wait = match deliver_due(&installation, &store) {
+                Ok(due) => due,
+                Err(error) => {
+                    tracing::warn!(why = format!("{error:#}"), "webhooks cannot be delivered");
+                    Some(AGAIN)
+                }
+            };
+            if listener.wait(wait).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn deliver_due(installation: &Installation, store: &Sqlite) -> anyhow::Result<Option<Duration>> {
+    if store.next_delivery()?.is_none() {
+        return Ok(None);
+    }
+    let clock = installation.clock();
+    let settings = Office { installation, logs_to_files: true }.resolved()?;
+    let outside = installation.outside(&settings.broker)?;
+    let secret = match &settings.queue.webhook_secret_file {
+        Some(file) => read_text(&installation.expand(file))?.map(|text| text.trim().to_owned()),
+        None => installation.env.get("RINGFENCE_WEBHOOK_SECRET").cloned(),
+    };
+    let poster = Poster::new(&outside.connect_to, &outside.roots)?;
+    let deliverer = Deliverer { store, clock: clock.clone(), poster };
+    let due = deliverer.deliver(secret.as_deref())?;
+    Ok(due.map(|due| {
+        let wait = (due * 1000).saturating_sub(clock.now().ms);
+        Duration::from_millis(wait.max(1)).min(LONGEST_SLEEP)
+    }))
+}
+
+/// Takes away what is old, now and then.
+fn tidy(installation: &Installation, store: &Arc<Sqlite>) -> anyhow::Result<()> {
+    let (installation, store) = (installation.clone(), Arc::clone(store));
+    std::thread::Builder::new().name("housekeeping".into()).spawn(move || {
+        let (_kept, never) = channel::<()>();
+        loop {
+            let office = Office { installation: &installation, logs_to_files: true };
+            let swept = office.resolved().and_then(|settings| {
+                keeping::sweep(&installation, &store, &Kept::of(&settings.queue), false)
+            });
+            match swept {
+                Ok(swept) if swept.is_nothing() => {}
+                Ok(swept) => tracing::info!(?swept, "tidied up"),
+                Err(error) => tracing::warn!(why = format!("{error:#}"), "tidying up failed"),
+            }
+            let _ = never.recv_timeout(TIDY);
+        }
+    })?;
+    Ok(())
+}

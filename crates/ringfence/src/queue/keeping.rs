@@ -1,0 +1,142 @@
+//! How long things are kept: tasks and runs by age, runs by size, sandboxes until nobody waits for them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use ringfence_core::config::QueueSettings;
+use ringfence_core::ids::RunId;
+use ringfence_core::task::{State, StateName};
+use ringfence_store::runs::{Progress, Runs};
+use ringfence_store::sqlite::Sqlite;
+use ringfence_store::{DeadLetters, Tasks};
+use serde::Serialize;
+
+use crate::installation::Installation;
+use crate::report::unstored;
+
+/// What is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    /// So long; 0 is for ever.
+    pub(crate) days: u32,
+    /// So many bytes of runs.
+    pub(crate) bytes: u64,
+}
+
+impl Kept {
+    pub(crate) fn of(settings: &QueueSettings) -> Self {
+        Self { days: settings.keep_days, bytes: settings.keep_size.bytes() }
+    }
+}
+
+/// What was taken away, or would be.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Swept {
+    pub(crate) tasks: u64,
+    pub(crate) runs: Vec<RunId>,
+    pub(crate) bytes: u64,
+    pub(crate) sandboxes: Vec<String>,
+}
+
+impl Swept {
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.tasks == 0 && self.runs.is_empty() && self.sandboxes.is_empty()
+    }
+}
+
+/// Takes away what is old. A run that goes on, one with a layer that nobody has decided on, and one of a dead letter stay.
+pub(crate) fn sweep(
+    installation: &Installation,
+    store: &Sqlite,
+    kept: &Kept,
+    dry: bool,
+) -> anyhow::Result<Swept> {
+    let mut swept = Swept::default();
+    let now = installation.clock().now();
+    let oldest = (kept.days > 0).then(|| now.ms.saturating_sub(u64::from(kept.days) * 86_400_000));
+    if let Some(oldest) = oldest {
+        swept.tasks = store.forget(oldest, !dry).map_err(unstored)?;
+    }
+    let runs = installation.runs();
+    let needed = needed(store)?;
+    let mut candidates = Vec::new();
+    let mut total = 0;
+    for run in runs.list()? {
+        let size = size_of(&runs.directory(&run));
+        total += size;
+        if may_go(&runs, &run) && !needed.contains(&run) {
+            candidates.push((run, size));
+        }
+    }
+    // The oldest first: names sort by time.
+    while let Some((run, size)) = candidates.pop() {
+        let old = oldest.is_some_and(|oldest| modified_ms(&runs.directory(&run)) < oldest);
+        if !old && total <= kept.bytes {
+            break;
+        }
+        if !dry {
+            fs::remove_dir_all(runs.directory(&run))?;
+        }
+        total -= size;
+        swept.bytes += size;
+        swept.runs.push(run);
+    }
+    swept.sandboxes = orphans(installation, dry);
+    Ok(swept)
+}
+
+/// The runs of dead letters, and of tasks that run.
+fn needed(store: &Sqlite) -> anyhow::Result<BTreeSet<RunId>> {
+    let letters = store.letters().map_err(unstored)?;
+    let dead = letters.into_iter().flat_map(|letter| letter.attempts.into_iter().map(|attempt| attempt.run));
+    let running = ringfence_store::Filter {
+        states: vec![StateName::Running],
+        limit: usize::MAX >> 1,
+        ..ringfence_store::Filter::default()
+    };
+    let running =
+        store.tasks(&running).map_err(unstored)?.into_iter().filter_map(|task| match task.life.state {
+            State::Running { run, .. } => Some(run),
+            _ => None,
+        });
+    Ok(dead.chain(running).collect())
+}
+
+fn may_go(runs: &Runs, run: &RunId) -> bool {
+    !matches!(runs.progress(run), Ok(Progress::Running)) && !runs.layer(run).exists()
+}
+
+fn modified_ms(path: &Path) -> u64 {
+    let modified = fs::metadata(path).and_then(|data| data.modified()).ok();
+    let since = modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    since.and_then(|since| u64::try_from(since.as_millis()).ok()).unwrap_or(u64::MAX)
+}
+
+/// The bytes below a directory, links not followed.
+fn size_of(path: &Path) -> u64 {
+    let Ok(data) = fs::symlink_metadata(path) else { return 0 };
+    if !data.is_dir() {
+        return data.len();
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| size_of(&entry.path())).sum()
+}
+
+/// Containers that nobody waits for. An engine that does not answer has none to tell of.
+fn orphans(installation: &Installation, dry: bool) -> Vec<String> {
+    let around = installation.surroundings();
+    let keepers = ringfence_backends::ALL.iter().filter_map(|entry| entry.keeper?(&around).ok());
+    let mut gone = Vec::new();
+    for keeper in keepers {
+        let kept = keeper.list().unwrap_or_default();
+        let mine =
+            kept.into_iter().filter(|kept| kept.orphan && Path::new(&kept.owner) == installation.state);
+        for kept in mine {
+            if dry || keeper.remove(&kept.name).is_ok() {
+                gone.push(kept.name);
+            }
+        }
+    }
+    gone
+}

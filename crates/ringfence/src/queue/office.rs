@@ -1,0 +1,119 @@
+//! What the engine's dispatcher and manager need of this installation.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context;
+use ringfence_backends::entry;
+use ringfence_core::config::Settings;
+use ringfence_core::event::RunResult;
+use ringfence_core::failure::Failure;
+use ringfence_core::ids::{AgentId, RunId};
+use ringfence_core::mode::{ExecutionEnvironment, Mode};
+use ringfence_core::task::TaskSpec;
+use ringfence_engine::queue::{Premises, ProcessCommand, ProcessName, QueueSettings};
+use ringfence_store::runs::Progress;
+use ringfence_store::{Rules, Task};
+
+use super::{PROCESS_ARGUMENT, TASK_ARGUMENT};
+use crate::installation::Installation;
+
+/// This installation, as the queue sees it.
+pub(crate) struct Office<'a> {
+    pub(crate) installation: &'a Installation,
+    /// Whether processes write their logs to files.
+    pub(crate) logs_to_files: bool,
+}
+
+impl Office<'_> {
+    /// The settings that belong to no workspace.
+    pub(crate) fn resolved(&self) -> anyhow::Result<Settings> {
+        Ok(self.installation.layers_for(Path::new("/"))?.resolve()?)
+    }
+
+    /// The rules by which tasks go on.
+    pub(crate) fn rules(settings: &Settings) -> Rules {
+        Rules { retry: settings.sandbox.retry_rule(&settings.queue), webhook: settings.queue.webhook.clone() }
+    }
+
+    /// Where a task would run, by the settings of its own workspace.
+    fn mode(&self, spec: &TaskSpec) -> anyhow::Result<Mode> {
+        if let Some(mode) = spec.mode {
+            return Ok(mode);
+        }
+        let settings = self.resolved()?;
+        let agent = spec.agent.as_deref().or_else(|| settings.executor.of(spec.role));
+        let agent = agent.and_then(|name| name.parse::<AgentId>().ok());
+        let agent = agent.and_then(|id| settings.agents.get(&id));
+        if let Some(mode) = agent.and_then(|agent| agent.sandbox_mode) {
+            return Ok(mode);
+        }
+        let directory = spec.directory.as_deref().or_else(|| agent?.working_directory.as_deref());
+        let directory = directory.map(|directory| self.installation.expand(directory));
+        let layers = self.installation.layers_for(directory.as_deref().unwrap_or(Path::new("/")))?;
+        Ok(layers.resolve()?.sandbox.mode)
+    }
+
+    fn own(&self) -> Command {
+        let mut command = Command::new(&self.installation.program);
+        // A Ctrl-C at the terminal of the daemon is for the daemon alone.
+        command.process_group(0).stdout(Stdio::null());
+        command
+    }
+}
+
+impl Premises for Office<'_> {
+    fn settings(&self) -> Result<QueueSettings, String> {
+        let settings = self.resolved().map_err(|error| format!("{error:#}"))?;
+        let rules = Self::rules(&settings);
+        Ok(QueueSettings { max_concurrency: settings.sandbox.max_concurrency, rules })
+    }
+
+    fn mode_of(&self, spec: &TaskSpec) -> Option<Mode> {
+        self.mode(spec).ok()
+    }
+
+    fn launch(&self, task: &Task, run: &RunId, lock: File) -> io::Result<Child> {
+        let likely = self.mode_of(&task.spec).map_or("", Mode::as_str);
+        let fence = task.life.fence.to_string();
+        self.own().args([TASK_ARGUMENT, task.id.as_str(), run.as_str(), &fence, likely]).stdin(lock).spawn()
+    }
+
+    fn clear(&self, run: &RunId) -> Result<(), Failure> {
+        let mode = match self.installation.runs().record(run) {
+            Ok(record) if !record.mode.shares_system() => record.mode,
+            // Its lock was held by all that ran of it; without a record nothing ever ran.
+            _ => return Ok(()),
+        };
+        let Some(keeper) = entry(mode).keeper else { return Ok(()) };
+        let keeper = keeper(&self.installation.surroundings())?;
+        for kept in keeper.list()?.into_iter().filter(|kept| kept.run == run.as_str()) {
+            keeper.remove(&kept.name)?;
+        }
+        Ok(())
+    }
+
+    fn result_of(&self, run: &RunId) -> Option<RunResult> {
+        match self.installation.runs().progress(run) {
+            Ok(Progress::Ended(result)) => Some(*result),
+            _ => None,
+        }
+    }
+}
+
+impl ProcessCommand for Office<'_> {
+    fn start(&self, name: ProcessName) -> io::Result<Child> {
+        let logs = if self.logs_to_files { "files" } else { "stderr" };
+        self.own().args([PROCESS_ARGUMENT, &name.to_string(), logs]).stdin(Stdio::piped()).spawn()
+    }
+
+    fn environment(&self) -> Result<ExecutionEnvironment, String> {
+        let settings = self.resolved().context("the settings cannot be read");
+        settings
+            .map(|settings| ExecutionEnvironment::of(settings.sandbox.mode))
+            .map_err(|error| format!("{error:#}"))
+    }
+}
