@@ -18,6 +18,7 @@ mod outside;
 mod overlay;
 mod probes;
 mod process_tree;
+mod queue;
 mod real;
 mod records;
 mod settings;

@@ -205,8 +205,7 @@ fn compare(peers: &[(&'static str, String)], place: &Place) -> anyhow::Result<()
 /// The binary as it is released.
 pub(crate) fn built() -> anyhow::Result<PathBuf> {
     run(&["cargo", "build", "--release", "--locked", "-p", "ringfence"])?;
-    let target = read(&["rustc", "--print", "host-tuple"]).context("rustc does not tell its target")?;
-    Ok(root().join("target").join(target).join("release/ringfence"))
+    crate::shell::built("release", "ringfence")
 }
 
 fn start_of_the_binary(binary: &Path, place: &Place) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use crate::shell::{read, root, run};
+use crate::shell::{built, is_root, read, root, run};
 
 /// The person of the rootless engine.
 const PERSON: &str = "ringfence-test";
@@ -36,7 +36,7 @@ fn home() -> PathBuf {
 
 /// Starts the engines that are not there, and gives each the image.
 pub(crate) fn up() -> anyhow::Result<()> {
-    if read(&["id", "-u"]).as_deref() != Some("0") {
+    if !is_root() {
         bail!("the engines of the tests need root");
     }
     fs::create_dir_all(place())?;
@@ -66,6 +66,8 @@ pub(crate) fn down() -> anyhow::Result<()> {
     for engine in [docker(), podman(), rootless()?] {
         engine.stop();
     }
+    // A mount of a daemon that is gone keeps the directory from being removed.
+    let _ = read(&["umount", &place().join("docker-exec/netns/default").display().to_string()]);
     Ok(())
 }
 
@@ -170,7 +172,16 @@ impl Engine {
 
     fn stop(&self) {
         if let Ok(pid) = fs::read_to_string(self.pid_file()) {
-            let _ = Command::new("kill").arg(pid.trim()).status();
+            let pid = pid.trim();
+            let _ = Command::new("kill").arg(pid).status();
+            let deadline = Instant::now() + PATIENCE;
+            while Path::new("/proc").join(pid).exists() && Instant::now() < deadline {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "somebody else's process tells nobody of its end"
+                )]
+                std::thread::sleep(Duration::from_millis(50));
+            }
             let _ = fs::remove_file(self.pid_file());
         }
     }
@@ -181,8 +192,7 @@ fn give_image(docker: &Engine, podman: &Engine, rootless: &Engine) -> anyhow::Re
     let state = place().join("state").display().to_string();
     let docker_host = format!("DOCKER_HOST={}", docker.address());
     if read(&["env", &docker_host, "docker", "image", "inspect", IMAGE]).is_none() {
-        let binary = root().join("target").join(format!("{}/debug/ringfence", target()));
-        let binary = binary.display().to_string();
+        let binary = built("debug", "ringfence")?.display().to_string();
         let home = format!("RINGFENCE_HOME={state}");
         run(&[
             "env",
@@ -213,10 +223,4 @@ fn give_image(docker: &Engine, podman: &Engine, rootless: &Engine) -> anyhow::Re
     }
     let _ = fs::remove_file(archive);
     Ok(())
-}
-
-fn target() -> String {
-    let rustc = read(&["rustc", "-vV"]).unwrap_or_default();
-    let host = rustc.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
-    host.to_owned()
 }

@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask setup|engines|tidy|gen|test|bench|fuzz|endure`.
+//! The project's own chores: `cargo xtask setup|engines|tidy|gen|test|bench|torture|fuzz|endure`.
 #![allow(clippy::disallowed_macros, reason = "a chore may end when nobody reads")]
 
 mod bench;
@@ -10,6 +10,7 @@ mod setup;
 mod shell;
 mod test;
 mod tidy;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ const USAGE: &str = "cargo xtask COMMAND
   bench containers  measure containers against the engines' own commands (after `engines`)
   bench egress  measure the broker against peers, side by side
   fuzz [SECS]   say random things to the broker for so long (600)
+  torture [--minutes N] [--tasks N]  kill everything while the queue works, and see that nothing is lost
   endure [N]    run N sandboxes one after another (10000) and show that nothing grows";
 
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench(),
         ["bench", "containers"] => bench::containers(),
         ["bench", "egress"] => shell::run(&["cargo", "run", "--release", "--locked", "-p", "egress-bench"]),
+        ["torture", ref rest @ ..] => torture::torture(rest),
         ["fuzz"] => fuzz::fuzz(600),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::fuzz(seconds.parse().unwrap_or(0)),
         ["endure"] => endure::endure(10_000),

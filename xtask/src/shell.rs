@@ -39,3 +39,14 @@ pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
+
+/// Where cargo puts a program.
+pub(crate) fn built(profile: &str, program: &str) -> anyhow::Result<PathBuf> {
+    let target = read(&["rustc", "--print", "host-tuple"]).context("rustc does not tell its target")?;
+    Ok(root().join("target").join(target).join(profile).join(program))
+}
+
+/// Whether this is root.
+pub(crate) fn is_root() -> bool {
+    read(&["id", "-u"]).as_deref() == Some("0")
+}

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::shell::{read, root};
 
 /// Which crates a crate may depend on, tests aside. What is not here is not allowed.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("ringfence-core", &[]),
     ("ringfence-gate", &[]),
     ("ringfence-linux", &["ringfence-core", "ringfence-gate"]),
@@ -35,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ),
     ("egress-bench", &["ringfence-core", "ringfence-egress"]),
     ("scripted-model", &[]),
+    ("torture", &["ringfence-core", "ringfence-engine", "ringfence-store"]),
     ("xtask", &["ringfence-agents", "ringfence-backends", "ringfence-core"]),
 ];
 

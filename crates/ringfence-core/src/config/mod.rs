@@ -27,4 +27,4 @@ pub use settings::{
     AgentSettings, BrokerSettings, ExecutorSettings, LogFormat, PolicyChoice, Provider, QueueSettings,
     SandboxSettings, Settings, SettingsError, WorkspaceKind,
 };
-pub use system::{SystemError, system_layer, system_value};
+pub use system::{SystemError, system_key, system_layer, system_value};

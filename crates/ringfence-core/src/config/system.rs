@@ -20,7 +20,18 @@ pub struct SystemError {
     problem: Problem,
 }
 
-/// What a name and a text mean: a key with its value. Names are those of keys or of their variables.
+/// The key that a name means. Names are those of keys or of their variables.
+pub fn system_key(keys: &Keys, name: &str) -> Result<String, SystemError> {
+    if [SWITCH, LAUNCH].contains(&name.strip_prefix("RINGFENCE_").unwrap_or(name)) {
+        return Ok(SWITCH.to_owned());
+    }
+    let key = keys.find(name).or_else(|| keys.iter().find(|key| key.env.contains(&name)));
+    let unknown = || SystemError { name: name.to_owned(), problem: keys.unknown(name) };
+    let key = key.ok_or_else(unknown)?;
+    Ok(if key.path.contains('*') { name } else { key.path }.to_owned())
+}
+
+/// What a name and a text mean: a key with its value.
 pub fn system_value(keys: &Keys, name: &str, text: &str) -> Result<(String, Value), SystemError> {
     let wrong = |problem| SystemError { name: name.to_owned(), problem };
     let short = name.strip_prefix("RINGFENCE_").unwrap_or(name);
@@ -34,10 +45,9 @@ pub fn system_value(keys: &Keys, name: &str, text: &str) -> Result<(String, Valu
         SWITCH => switch(&ExecutionEnvironment::NAMES),
         LAUNCH => switch(&LaunchMode::NAMES),
         _ => {
-            let by_variable = || keys.iter().find(|key| key.env.contains(&name));
-            let key = keys.find(name).or_else(by_variable).ok_or_else(|| wrong(keys.unknown(name)))?;
-            let path = if key.path.contains('*') { name } else { key.path };
-            Ok((path.to_owned(), key.kind.from_text(text).map_err(wrong)?))
+            let path = system_key(keys, name)?;
+            let key = keys.find(&path).ok_or_else(|| wrong(keys.unknown(name)))?;
+            Ok((path, key.kind.from_text(text).map_err(wrong)?))
         }
     }
 }

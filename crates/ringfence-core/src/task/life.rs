@@ -31,6 +31,7 @@ pub type Time = u64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Life {
     /// Where it stands.
+    #[serde(flatten)]
     pub state: State,
     /// How often it was tried since somebody last asked for it.
     pub attempts: u32,

@@ -119,6 +119,7 @@ impl Dispatcher<'_> {
     /// end of `orders` leaves it at once to itself: it goes on alone. `wakers` are what to look up for.
     pub fn work(&self, orders: BorrowedFd<'_>, wakers: &[BorrowedFd<'_>]) -> Result<(), DispatcherError> {
         let mut mind = Mind::default();
+        self.sweep();
         loop {
             mind.alarm = Alarm::default();
             if let Err(error) = self.round(&mut mind) {
@@ -136,6 +137,13 @@ impl Dispatcher<'_> {
                 Some(order) => mind.ending = Some(order),
                 None => {}
             }
+        }
+    }
+
+    /// What those have left who were killed between the end of a task and their own.
+    fn sweep(&self) {
+        if let Ok(leases) = self.store.leases() {
+            self.locks().sweep(&leases.iter().map(|lease| &lease.run).collect::<Vec<_>>());
         }
     }
 

@@ -72,6 +72,17 @@ impl RunLocks {
         let _ = fs::remove_file(self.path(run));
     }
 
+    /// Forgets the runs that nobody holds and that are not among these: their runners were killed after all was done.
+    pub fn sweep(&self, leased: &[&RunId]) {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let runs = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<RunId>().ok());
+        for run in runs.filter(|run| !leased.contains(&run)) {
+            if let Ok(Holder::Nobody(_lock)) = self.holder(&run) {
+                self.forget(&run);
+            }
+        }
+    }
+
     /// Whether nothing of a run is left.
     pub fn is_free(&self, run: &RunId) -> bool {
         match File::open(self.path(run)) {

@@ -156,7 +156,7 @@ impl Manager<'_> {
     fn round(&self, mind: &mut Mind) -> Result<(), StoreError> {
         self.bury(mind)?;
         let environment = self.command.environment();
-        let mut wanted: BTreeMap<ProcessName, bool> = BTreeMap::from([(ProcessName::Dispatcher, true)]);
+        let mut wanted: BTreeMap<ProcessName, bool> = BTreeMap::from([(ProcessName::FIRST_DISPATCHER, true)]);
         for row in self.store.processes()? {
             if let Ok(name) = row.name.parse() {
                 wanted.insert(name, row.wanted);
@@ -164,7 +164,7 @@ impl Manager<'_> {
         }
         for (name, wanted) in wanted {
             let fits = match (name, &environment) {
-                (ProcessName::Dispatcher, _) => true,
+                (ProcessName::Dispatcher(_), _) => true,
                 (ProcessName::Resident(..), Ok(environment)) => *environment == ExecutionEnvironment::Host,
                 // Settings that cannot be read change nothing.
                 (ProcessName::Resident(..), Err(_)) => self.runs(mind, name),

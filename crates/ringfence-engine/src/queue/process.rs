@@ -15,8 +15,8 @@ use rustix::process::Pid;
 /// A process that takes tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProcessName {
-    /// Takes what nobody else takes, and starts a process for each.
-    Dispatcher,
+    /// Takes what nobody else takes, and starts a process for each. One is enough; the others are named from the second on.
+    Dispatcher(u16),
     /// Takes tasks of its role, one at a time, and does them on the host.
     Resident(Role, u16),
 }
@@ -24,20 +24,28 @@ pub enum ProcessName {
 /// Why a text is no name of a process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no process `{0}`: known are dispatcher, worker-N, tester-N and docser-N, with N from 1 to 64"
+    "there is no process `{0}`: known are dispatcher, dispatcher-N, worker-N, tester-N and docser-N, with N from 1 to 64"
 )]
 pub struct NoSuchProcess(String);
+
+impl ProcessName {
+    /// The one that the daemon starts by itself.
+    pub const FIRST_DISPATCHER: ProcessName = ProcessName::Dispatcher(1);
+}
 
 impl FromStr for ProcessName {
     type Err = NoSuchProcess;
     fn from_str(text: &str) -> Result<Self, NoSuchProcess> {
         let unknown = || NoSuchProcess(text.to_owned());
         if text == "dispatcher" {
-            return Ok(Self::Dispatcher);
+            return Ok(Self::FIRST_DISPATCHER);
         }
         let (role, number) = text.split_once('-').ok_or_else(unknown)?;
         let number = number.parse().ok().filter(|number| (1..=64).contains(number)).ok_or_else(unknown)?;
-        let name = Self::Resident(role.parse().map_err(|_| unknown())?, number);
+        let name = match role {
+            "dispatcher" => Self::Dispatcher(number),
+            role => Self::Resident(role.parse().map_err(|_| unknown())?, number),
+        };
         // `worker-01` would be a second name of the first.
         if name.to_string() == text { Ok(name) } else { Err(unknown()) }
     }
@@ -46,7 +54,8 @@ impl FromStr for ProcessName {
 impl fmt::Display for ProcessName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ProcessName::Dispatcher => f.write_str("dispatcher"),
+            ProcessName::Dispatcher(1) => f.write_str("dispatcher"),
+            ProcessName::Dispatcher(number) => write!(f, "dispatcher-{number}"),
             ProcessName::Resident(role, number) => write!(f, "{role}-{number}"),
         }
     }
@@ -125,11 +134,20 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_documents_and_no_others() {
-        for name in ["dispatcher", "worker-1", "tester-64", "docser-2"] {
+        for name in ["dispatcher", "dispatcher-2", "worker-1", "tester-64", "docser-2"] {
             assert_eq!(name.parse::<ProcessName>().unwrap().to_string(), name);
         }
-        for name in ["", "worker", "worker-0", "worker-65", "worker-01", "judge-1", "worker-1/..", "Worker-1"]
-        {
+        for name in [
+            "",
+            "worker",
+            "worker-0",
+            "worker-65",
+            "worker-01",
+            "dispatcher-1",
+            "judge-1",
+            "worker-1/..",
+            "Worker-1",
+        ] {
             assert!(name.parse::<ProcessName>().is_err(), "{name}");
         }
     }

@@ -181,6 +181,8 @@ fn explain(path: &Path, fault: Fault) -> StoreError {
     };
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::Full,
+        // Where the database shares memory by a file it says less.
+        Some(ErrorCode::SystemIoFailure) if is_full(path) => StoreError::Full,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             StoreError::Damaged { path: path.to_owned(), why: error.to_string() }
@@ -190,6 +192,10 @@ fn explain(path: &Path, fault: Fault) -> StoreError {
         }
         _ => StoreError::Other(error.to_string()),
     }
+}
+
+fn is_full(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|disk| disk.f_bavail == 0)
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use ringfence_backends::settings_keys;
 use ringfence_core::config::{self, Layers};
-use ringfence_store::atomic;
+use ringfence_store::{SystemConfig, atomic};
 use serde_json::{Value, json};
 
 use crate::installation::{Installation, read_text};
-use crate::report::advise;
+use crate::report::{advise, unstored};
 use crate::terminal;
 
 /// Settings: list, get, set, explain.
@@ -32,11 +32,17 @@ pub(crate) enum Verb {
         key: String,
         /// The value; a list as a,b,c or as JSON
         value: String,
+        /// For the running system, in force from the next task; names of variables such as EXECUTION_ENVIRONMENT work too
+        #[arg(long)]
+        system: bool,
     },
     /// Remove one value from your own settings
     Unset {
         /// Such as sandbox.mode
         key: String,
+        /// From the running system
+        #[arg(long)]
+        system: bool,
     },
     /// Say what a key is for and which layer won
     Explain {
@@ -56,10 +62,12 @@ pub(crate) fn config(verb: Verb, installation: &Installation) -> anyhow::Result<
     match verb {
         Verb::List { json } => list(&installation.layers()?, json)?,
         Verb::Get { key } => return get(&installation.layers()?, &key),
-        Verb::Set { key, value } => {
+        Verb::Set { key, value, system: true } => set_system(installation, &key, Some(&value))?,
+        Verb::Unset { key, system: true } => set_system(installation, &key, None)?,
+        Verb::Set { key, value, .. } => {
             change(installation, |text, file| config::set(text, file, &settings_keys(), &key, &value))?;
         }
-        Verb::Unset { key } => {
+        Verb::Unset { key, .. } => {
             change(installation, |text, file| config::unset(text, file, &settings_keys(), &key))?;
         }
         Verb::Explain { key, json } => explain(&installation.layers()?, &key, json)?,
@@ -72,6 +80,20 @@ pub(crate) fn config(verb: Verb, installation: &Installation) -> anyhow::Result<
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Changes a setting of the running system.
+fn set_system(installation: &Installation, name: &str, value: Option<&str>) -> anyhow::Result<()> {
+    let keys = settings_keys();
+    let store = installation.store()?;
+    let now = installation.clock().now();
+    match value {
+        Some(value) => {
+            let (key, value) = config::system_value(&keys, name, value)?;
+            store.set_system_config(&key, Some(&value), now).map_err(unstored)
+        }
+        None => store.set_system_config(&config::system_key(&keys, name)?, None, now).map_err(unstored),
+    }
 }
 
 /// Rewrites the person's settings file, whole or not at all.

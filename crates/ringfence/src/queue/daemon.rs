@@ -95,7 +95,7 @@ fn write_missing_letters(installation: &Installation, store: &Sqlite) -> anyhow:
 
 /// The first time, the settings say whether tasks are taken; afterwards whoever starts and stops it.
 fn want_dispatcher(store: &Sqlite, settings: &Settings, installation: &Installation) -> anyhow::Result<()> {
-    let name = ProcessName::Dispatcher.to_string();
+    let name = ProcessName::FIRST_DISPATCHER.to_string();
     if store.processes().map_err(unstored)?.iter().any(|row| row.name == name) {
         return Ok(());
     }

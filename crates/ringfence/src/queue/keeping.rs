@@ -6,6 +6,7 @@ use std::path::Path;
 
 use ringfence_core::config::QueueSettings;
 use ringfence_core::ids::RunId;
+use ringfence_core::mode::Mode;
 use ringfence_core::task::{State, StateName};
 use ringfence_store::runs::{Progress, Runs};
 use ringfence_store::sqlite::Sqlite;
@@ -62,9 +63,11 @@ pub(crate) fn sweep(
     let needed = needed(store)?;
     let mut candidates = Vec::new();
     let mut total = 0;
+    let mut used = BTreeSet::new();
     for run in runs.list()? {
         let size = size_of(&runs.directory(&run));
         total += size;
+        used.extend(runs.record(&run).ok().map(|record| record.mode));
         if may_go(&runs, &run) && !needed.contains(&run) {
             candidates.push((run, size));
         }
@@ -82,7 +85,7 @@ pub(crate) fn sweep(
         swept.bytes += size;
         swept.runs.push(run);
     }
-    swept.sandboxes = orphans(installation, dry);
+    swept.sandboxes = orphans(installation, &used, dry);
     Ok(swept)
 }
 
@@ -123,10 +126,11 @@ fn size_of(path: &Path) -> u64 {
     entries.map(|entry| size_of(&entry.path())).sum()
 }
 
-/// Containers that nobody waits for. An engine that does not answer has none to tell of.
-fn orphans(installation: &Installation, dry: bool) -> Vec<String> {
+/// Containers that nobody waits for, of the modes that runs have used. An engine that does not answer has none to tell of.
+fn orphans(installation: &Installation, used: &BTreeSet<Mode>, dry: bool) -> Vec<String> {
     let around = installation.surroundings();
-    let keepers = ringfence_backends::ALL.iter().filter_map(|entry| entry.keeper?(&around).ok());
+    let entries = ringfence_backends::ALL.iter().filter(|entry| used.contains(&entry.mode));
+    let keepers = entries.filter_map(|entry| entry.keeper?(&around).ok());
     let mut gone = Vec::new();
     for keeper in keepers {
         let kept = keeper.list().unwrap_or_default();

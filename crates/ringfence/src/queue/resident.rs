@@ -31,7 +31,7 @@ pub(crate) fn resident(name: &str, logs: &str) -> anyhow::Result<()> {
     let dispatcher = Dispatcher {
         name: name.to_string(),
         post: match name {
-            ProcessName::Dispatcher => Post::Dispatcher,
+            ProcessName::Dispatcher(_) => Post::Dispatcher,
             ProcessName::Resident(role, _) => Post::Resident(role),
         },
         store: &store,
