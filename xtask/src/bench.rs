@@ -202,6 +202,21 @@ fn compare(peers: &[(&'static str, String)], place: &Place) -> anyhow::Result<()
     Ok(())
 }
 
+/// The queue beside SQLite alone and BullMQ, if they can be had.
+pub(crate) fn queue() -> anyhow::Result<()> {
+    let binary = built()?.display().to_string();
+    let peers = root().join("target/bench-queue");
+    std::fs::create_dir_all(&peers)?;
+    let peers = peers.display().to_string();
+    if !has("redis-server") {
+        let _ = run(&["apt-get", "install", "--yes", "--no-install-recommends", "redis-server"]);
+    }
+    if !Path::new(&peers).join("node_modules/bullmq").exists() {
+        run(&["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", &peers, "bullmq"])?;
+    }
+    run(&["cargo", "run", "--release", "--locked", "-p", "queue-bench", "--", &binary, &peers])
+}
+
 /// The binary as it is released.
 pub(crate) fn built() -> anyhow::Result<PathBuf> {
     run(&["cargo", "build", "--release", "--locked", "-p", "ringfence"])?;

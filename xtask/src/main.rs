@@ -24,6 +24,7 @@ const USAGE: &str = "cargo xtask COMMAND
   test          setup, then every check and every test
   bench         measure sandboxes against peers, side by side
   bench containers  measure containers against the engines' own commands (after `engines`)
+  bench queue   measure the queue against peers, side by side
   bench egress  measure the broker against peers, side by side
   fuzz [SECS]   say random things to the broker for so long (600)
   torture [--minutes N] [--tasks N]  kill everything while the queue works, and see that nothing is lost
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         ["test"] => test::test(),
         ["bench"] => bench::bench(),
         ["bench", "containers"] => bench::containers(),
+        ["bench", "queue"] => bench::queue(),
         ["bench", "egress"] => shell::run(&["cargo", "run", "--release", "--locked", "-p", "egress-bench"]),
         ["torture", ref rest @ ..] => torture::torture(rest),
         ["fuzz"] => fuzz::fuzz(600),

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::shell::{read, root};
 
 /// Which crates a crate may depend on, tests aside. What is not here is not allowed.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("ringfence-core", &[]),
     ("ringfence-gate", &[]),
     ("ringfence-linux", &["ringfence-core", "ringfence-gate"]),
@@ -34,6 +34,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
         ],
     ),
     ("egress-bench", &["ringfence-core", "ringfence-egress"]),
+    ("queue-bench", &["ringfence-core", "ringfence-store"]),
     ("scripted-model", &[]),
     ("torture", &["ringfence-core", "ringfence-engine", "ringfence-store"]),
     ("xtask", &["ringfence-agents", "ringfence-backends", "ringfence-core"]),

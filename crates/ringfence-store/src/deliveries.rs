@@ -52,8 +52,8 @@ impl DeliveryState {
 
 /// The deliveries.
 pub trait Deliveries {
-    /// The one that is to be tried first, if any waits.
-    fn next_delivery(&self) -> Result<Option<Delivery>, StoreError>;
+    /// Those that are to be tried first, if any wait.
+    fn next_deliveries(&self, limit: usize) -> Result<Vec<Delivery>, StoreError>;
     /// How a try went: delivered, or to be tried again then, or given up.
     fn tried(
         &self,

@@ -22,7 +22,9 @@ pub use deliveries::{Deliveries, Delivery, DeliveryState};
 pub use error::StoreError;
 pub use events::{Entry, Events, Happened};
 pub use processes::{ProcessRow, ProcessStatus, Processes};
-pub use tasks::{Added, Attempt, Change, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks};
+pub use tasks::{
+    Added, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks,
+};
 
 /// All that is kept of a queue.
 pub trait Store: Tasks + Events + DeadLetters + Deliveries + Processes + SystemConfig + Send + Sync {}

@@ -71,6 +71,8 @@ impl ProcessRow {
 pub trait Processes {
     /// All that were ever started.
     fn processes(&self) -> Result<Vec<ProcessRow>, StoreError>;
-    /// Keeps what is known of one.
+    /// Whether one is meant to run. Nothing else says so.
+    fn want_process(&self, name: &str, wanted: bool, now: Now) -> Result<(), StoreError>;
+    /// Keeps what else is known of one.
     fn put_process(&self, row: &ProcessRow, now: Now) -> Result<(), StoreError>;
 }

@@ -150,6 +150,17 @@ pub struct Change<'a> {
     pub result: Option<&'a RunResult>,
 }
 
+/// What came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changed {
+    /// The task as it is now.
+    pub task: Task,
+    /// How it was before.
+    pub before: Life,
+    /// The tasks that died of it, this one among them.
+    pub died: Vec<TaskId>,
+}
+
 /// Which tasks to list.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
@@ -183,11 +194,17 @@ pub trait Tasks {
     /// Takes the tasks whose turn it is.
     fn claim(&self, claim: &Claim<'_>, now: Now) -> Result<Vec<Task>, StoreError>;
     /// Lets something happen to a task, with all that follows from it.
-    fn change(&self, change: &Change<'_>, now: Now) -> Result<Task, StoreError>;
-    /// Whether that can happen to a task: a heartbeat that changes nothing else.
+    fn change(&self, change: &Change<'_>, now: Now) -> Result<Changed, StoreError>;
+    /// The runs of cancelled tasks of which something may be left. Until they are released their lanes wait.
+    fn leaving(&self) -> Result<Vec<(TaskId, RunId)>, StoreError>;
+    /// Says that nothing is left of a cancelled run.
+    fn release(&self, task: &TaskId, run: &RunId, now: Now) -> Result<(), StoreError>;
+    /// The leases that are out.
     fn leases(&self) -> Result<Vec<Lease>, StoreError>;
     /// When something that waits for its time has it; in the past if its time has come.
     fn next_due(&self) -> Result<Option<Time>, StoreError>;
+    /// Whether the store is still where it was opened. One that was moved away is nobody else's.
+    fn is_there(&self) -> bool;
     /// Forgets tasks that ended before this time, the oldest first, and tells how many; with `really` false it only counts.
     fn forget(&self, before_ms: u64, really: bool) -> Result<u64, StoreError>;
 }

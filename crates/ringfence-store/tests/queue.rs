@@ -47,7 +47,8 @@ fn claim(store: &dyn Store, most: usize, now: Now) -> Vec<String> {
 }
 
 fn change(store: &dyn Store, task: &TaskId, incident: Incident, now: Now) -> Result<Task, StoreError> {
-    store.change(&Change { task, incident, rules: &rules(), jitter: 0, result: None }, now)
+    let changed = store.change(&Change { task, incident, rules: &rules(), jitter: 0, result: None }, now)?;
+    Ok(changed.task)
 }
 
 fn task(prompt: &str, lane: &str) -> NewTask {
@@ -219,7 +220,7 @@ fn who_was_given_up_is_not_heard() {
         let id = add(store, task("x", "a"));
         claim(store, 1, at(1));
         change(store, &id, Incident::Vanished { fence: 1 }, at(2)).unwrap();
-        claim(store, 1, at(3));
+        claim(store, 1, at(20));
         for late in [Incident::Succeeded { fence: 1 }, failed(1, FailureClass::Unknown)] {
             let error = change(store, &id, late, at(4)).unwrap_err();
             assert!(matches!(
@@ -264,7 +265,8 @@ fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
                 &Change { task: &id, incident, rules: &everybody, jitter: 0, result: Some(&result) },
                 at(2),
             )
-            .unwrap();
+            .unwrap()
+            .task;
         assert_eq!((dead.life.state.name(), dead.result), (StateName::Dead, Some(result)));
         let letter = store.letter(&id).unwrap();
         assert_eq!((letter.failure.class, letter.attempts[0].usage), (FailureClass::AuthRequired, usage));
@@ -274,9 +276,9 @@ fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
         let waiting = store.deliveries(DeliveryState::Waiting).unwrap();
         assert_eq!(waiting.len(), 2);
         assert!(waiting[0].body.contains("\"task.dead\"") && waiting[0].body.contains("log in"));
-        let next = store.next_delivery().unwrap().unwrap();
+        let next = store.next_deliveries(9).unwrap().remove(0);
         store.tried(next.id, DeliveryState::Delivered, 0, None, at(3)).unwrap();
-        assert_ne!(store.next_delivery().unwrap().unwrap().id, next.id);
+        assert_ne!(store.next_deliveries(9).unwrap()[0].id, next.id);
         for round in 1..=3 {
             change(store, &id, Incident::Retry, at(4)).unwrap();
             assert!(store.letters().unwrap().is_empty());
@@ -300,8 +302,16 @@ fn cancelling_takes_a_task_out_of_every_state_but_the_last() {
         assert!(change(store, &id, Incident::Succeeded { fence: 1 }, at(3)).is_err());
         assert!(change(store, &id, Incident::Cancel, at(3)).is_err());
         assert!(store.leases().unwrap().is_empty());
-        add(store, task("y", "a"));
-        assert_eq!(claim(store, 1, at(4)), ["y"], "its lane is free");
+        let y = add(store, task("y", "a"));
+        assert!(claim(store, 1, at(4)).is_empty(), "something of its run may be left");
+        let (task, run) = store.leaving().unwrap().remove(0);
+        change(store, &id, Incident::Retry, at(4)).unwrap();
+        assert!(claim(store, 1, at(4)).is_empty(), "nor is it tried again before that");
+        store.release(&task, &run, at(5)).unwrap();
+        assert_eq!((claim(store, 1, at(5)), store.leaving().unwrap().len()), (vec!["x".to_owned()], 0));
+        change(store, &id, Incident::Succeeded { fence: 3 }, at(5)).unwrap();
+        assert_eq!(claim(store, 1, at(5)), ["y"]);
+        change(store, &y, Incident::Succeeded { fence: 1 }, at(5)).unwrap();
     });
 }
 
@@ -427,4 +437,111 @@ fn a_store_that_is_newer_or_damaged_is_left_as_it_is() {
     let error = Sqlite::open(dir.path()).err().unwrap();
     assert!(matches!(error, StoreError::Damaged { .. }) && error.remedy().is_some(), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_follower_gets_nothing_of_what_it_waited_for() {
+    check(|store| {
+        let first = add(store, task("first", "a"));
+        let second = add(store, with("second", "b", |spec| spec.after = vec![first.clone()]));
+        let taken = claim_as(store, "d", &Role::ALL, 1, 0, at(1)).remove(0);
+        let ringfence_core::task::State::Running { run, .. } = &taken.life.state else { panic!() };
+        let failure = Failure::new(FailureClass::AuthRequired, "log in");
+        let result = RunResult {
+            run: run.clone(),
+            status: RunStatus::Failed,
+            exit_code: 1,
+            text: "of the first alone".into(),
+            attachments: Vec::new(),
+            session: None,
+            usage: Usage::default(),
+            session_usage: None,
+            metered: BTreeMap::new(),
+            duration_ms: 5,
+            leftover_processes: 0,
+            surviving_processes: 0,
+            failure: Some(failure.clone()),
+        };
+        let incident = Incident::Failed { fence: 1, failure };
+        let change = Change { task: &first, incident, rules: &rules(), jitter: 0, result: Some(&result) };
+        let changed = store.change(&change, at(2)).unwrap();
+        assert_eq!(changed.died, [first.clone(), second.clone()]);
+        assert_eq!(store.task(&second).unwrap().result, None);
+        assert!(store.task(&first).unwrap().result.is_some());
+    });
+}
+
+#[test]
+fn lanes_are_served_in_the_order_in_which_they_came() {
+    check(|store| {
+        for lane in ["z", "y", "m", "a"] {
+            add(store, task(lane, lane));
+        }
+        assert_eq!(claim(store, 9, at(1)), ["z", "y", "m", "a"]);
+    });
+}
+
+#[test]
+fn a_clock_that_went_back_strands_nobody() {
+    check(|store| {
+        let id = add(store, task("x", "a"));
+        claim(store, 1, at(1_000_000));
+        change(store, &id, failed(1, FailureClass::Network), at(1_000_000)).unwrap();
+        assert!(claim(store, 1, at(5)).is_empty());
+        assert_eq!(claim(store, 1, at(15)), ["x"], "it waits as long as it was to wait");
+    });
+}
+
+#[test]
+fn nobody_starves_behind_those_who_are_for_others() {
+    check(|store| {
+        let many: Vec<NewTask> = (0..700).map(|number| task("not mine", &format!("l{number}"))).collect();
+        store.add(&many, at(0)).unwrap();
+        add(store, task("mine", "mine"));
+        let claim = Claim {
+            owner: "d",
+            roles: &Role::ALL,
+            most: 4,
+            max_concurrency: 0,
+            until: at(60).seconds(),
+            fits: &|spec| spec.prompt == "mine",
+            name: &new_run,
+        };
+        assert_eq!(store.claim(&claim, at(1)).unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn what_was_forgotten_does_not_keep_a_letter_from_being_tried_again() {
+    check(|store| {
+        let first = add(store, task("first", "a"));
+        claim(store, 1, at(1));
+        change(store, &first, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+        let second = add(store, with("second", "b", |spec| spec.after = vec![first.clone()]));
+        claim(store, 1, at(2));
+        change(store, &second, failed(1, FailureClass::Refused), at(2)).unwrap();
+        assert_eq!(store.forget(at(50).ms, true).unwrap(), 1);
+        change(store, &second, Incident::Retry, at(60)).unwrap();
+        assert_eq!(claim(store, 1, at(60)), ["second"]);
+    });
+}
+
+/// Two stores in one process, and another that comes and goes: none takes another's locks away.
+#[test]
+fn opening_a_store_twice_frees_nobodys_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = Sqlite::open(dir.path()).unwrap();
+    drop(Sqlite::open(dir.path()).unwrap());
+    let id = add(&long, task("x", "a"));
+    let other = std::process::Command::new("python3")
+        .args(["-c", "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(c.execute('select count(*) from tasks').fetchone()[0]); c.close()"])
+        .arg(Sqlite::file(dir.path()))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&other.stdout).trim(), "1", "{other:?}");
+    add(&long, task("y", "a"));
+    assert_eq!(Sqlite::open(dir.path()).unwrap().counts().unwrap()[&StateName::Queued], 2);
+    assert!(long.is_there() && long.task(&id).is_ok());
+    std::fs::remove_file(Sqlite::file(dir.path())).unwrap();
+    assert!(!long.is_there());
 }

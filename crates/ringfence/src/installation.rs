@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use anyhow::{Context, bail};
 use ringfence_backends::{GateProgram, Surroundings, VARIABLES, settings_keys};
@@ -36,6 +36,8 @@ pub(crate) struct Installation {
     cwd: Option<PathBuf>,
     pub(crate) program: PathBuf,
     gate: Arc<Mutex<Option<Started>>>,
+    /// Opened once: a process that opened it twice would have two of everything.
+    store: Arc<OnceLock<Arc<Sqlite>>>,
 }
 
 impl Installation {
@@ -61,6 +63,7 @@ impl Installation {
             cwd: std::env::current_dir().ok(),
             program: std::env::current_exe().context("the path of this program cannot be found")?,
             gate: Arc::new(Mutex::new(gate)),
+            store: Arc::default(),
         })
     }
 
@@ -200,9 +203,18 @@ impl Installation {
         all.into_iter().filter_map(|(name, path)| Some((name.into(), self.expand(path?)))).collect()
     }
 
+    /// The settings of who has set nothing.
+    pub(crate) fn default_settings() -> anyhow::Result<Settings> {
+        Ok(Layers::built_in(settings_keys()).resolve()?)
+    }
+
     /// The queue of this installation.
-    pub(crate) fn store(&self) -> anyhow::Result<Sqlite> {
-        Sqlite::open(&self.state).map_err(unstored)
+    pub(crate) fn store(&self) -> anyhow::Result<Arc<Sqlite>> {
+        if let Some(store) = self.store.get() {
+            return Ok(Arc::clone(store));
+        }
+        let store = Arc::new(Sqlite::open(&self.state).map_err(unstored)?);
+        Ok(Arc::clone(self.store.get_or_init(|| store)))
     }
 
     /// Tells of every change of the person's settings, as something to wait for.

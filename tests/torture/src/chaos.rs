@@ -89,7 +89,7 @@ impl Chaos<'_> {
         let files = entries.filter(|entry| entry.file_name().to_str().is_some_and(&chosen));
         let texts = files.filter_map(|entry| fs::read_to_string(entry.path()).ok());
         texts
-            .filter_map(|text| Pid::from_raw(text.trim().parse().ok()?))
+            .filter_map(|text| Pid::from_raw(text.split_whitespace().next()?.parse().ok()?))
             .filter(|pid| self.is_ours(*pid))
             .collect()
     }

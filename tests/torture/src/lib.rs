@@ -119,7 +119,7 @@ fn step(stand: Stand, kind: &str, fence: Option<u64>, newest: u64) -> Result<Sta
         // A runner that vanished too often: the task falls with it.
         (Stand::Waiting | Stand::Failed, "dead") => Ok(Stand::Final),
         (Stand::Waiting, "forsaken") => Ok(Stand::Failed),
-        (Stand::Waiting, "unblocked") => Ok(Stand::Waiting),
+        (Stand::Waiting, "unblocked" | "rescheduled") => Ok(Stand::Waiting),
         (Stand::Waiting | Stand::Running { .. }, "cancelled") => Ok(Stand::Final),
         (Stand::Final, "retried") => Ok(Stand::Waiting),
         (Stand::Final, _) => Err("its end was overwritten"),

@@ -41,9 +41,12 @@ pub struct Life {
     /// How often somebody asked for it again.
     #[serde(default)]
     pub retries: u32,
+    /// How often a provider's limit stopped it since somebody last asked for it.
+    #[serde(default)]
+    pub blocks: u32,
     /// The number of the newest lease.
     pub fence: u64,
-    /// The failures so far, the newest last.
+    /// The failures so far, the newest last; of very many the last ones.
     pub failures: Vec<Failure>,
 }
 
@@ -186,6 +189,11 @@ pub enum Incident {
     Buried,
     /// The provider's limit has reset.
     Unblocked,
+    /// The clock went back, and what it waits for would be too far away.
+    Rescheduled {
+        /// When it is its turn now.
+        at: Time,
+    },
     /// Somebody cancels it.
     Cancel,
     /// Somebody wants it tried again.
@@ -203,6 +211,8 @@ pub struct RetryRule {
     pub same_failures: u32,
     /// How often somebody may ask for it again.
     pub max_retries: u32,
+    /// How often a provider's limit may stop it.
+    pub max_blocks: u32,
     /// The wait after the first failure; doubles each time.
     pub first_wait: Duration,
     /// The longest wait.
@@ -251,6 +261,7 @@ impl RetryRule {
         max_vanished: 5,
         same_failures: 3,
         max_retries: 3,
+        max_blocks: 200,
         first_wait: Duration::from_secs(10),
         longest_wait: Duration::from_secs(600),
         quota_wait: Duration::from_secs(900),
@@ -265,6 +276,7 @@ impl Life {
             attempts: 0,
             vanished: 0,
             retries: 0,
+            blocks: 0,
             fence: 0,
             failures: Vec::new(),
         }
@@ -303,18 +315,21 @@ impl Life {
                 if let State::Blocked { .. } = next.state {
                     // The provider's limit says nothing about the task: the attempt is given back.
                     next.attempts = next.attempts.saturating_sub(1);
+                    next.blocks += 1;
                 }
-                next.failures.push(failure);
+                next.remember(failure);
             }
             (Incident::Vanished { fence }, State::Running { .. }) => {
                 self.check_fence(fence)?;
                 // A runner that vanished says nothing about the task, unless it does so again and again.
                 next.attempts = next.attempts.saturating_sub(1);
                 next.vanished += 1;
-                next.state = State::Queued { not_before: now };
+                // What made it vanish may last for a while, as a full disk does.
+                let wait = backoff(next.vanished, jitter, rule);
+                next.state = State::Queued { not_before: now.saturating_add(wait.as_secs()) };
                 if next.vanished >= rule.max_vanished {
                     let message = format!("what worked on it vanished {} times", next.vanished);
-                    next.failures.push(Failure::new(FailureClass::Unknown, message));
+                    next.remember(Failure::new(FailureClass::Unknown, message));
                     next.state = State::Failed;
                 }
             }
@@ -324,7 +339,7 @@ impl Life {
                 next.state = State::Queued { not_before: now };
             }
             (Incident::Forsaken { failure }, State::Queued { .. }) => {
-                next.failures.push(failure);
+                next.remember(failure);
                 next.state = State::Failed;
             }
             (Incident::Unblocked, State::Blocked { until }) => {
@@ -332,6 +347,12 @@ impl Life {
                     return Err(StepError::TooEarly { until: *until });
                 }
                 next.state = State::Queued { not_before: now };
+            }
+            (Incident::Rescheduled { at }, State::Queued { .. }) => {
+                next.state = State::Queued { not_before: at };
+            }
+            (Incident::Rescheduled { at }, State::Blocked { .. }) => {
+                next.state = State::Blocked { until: at }
             }
             (Incident::Buried, State::Failed) => next.state = State::Dead,
             (Incident::Cancel, State::Queued { .. } | State::Running { .. } | State::Blocked { .. }) => {
@@ -342,7 +363,7 @@ impl Life {
                 if self.retries >= rule.max_retries {
                     return Err(StepError::TooOften { times: self.retries });
                 }
-                (next.attempts, next.vanished) = (0, 0);
+                (next.attempts, next.vanished, next.blocks) = (0, 0, 0);
                 next.retries += 1;
                 next.state = State::Queued { not_before: now };
             }
@@ -355,10 +376,20 @@ impl Life {
             (Incident::Forsaken { .. }, _) => return Err(not_now("forsaken")),
             (Incident::Buried, _) => return Err(not_now("buried")),
             (Incident::Unblocked, _) => return Err(not_now("unblocked")),
+            (Incident::Rescheduled { .. }, _) => return Err(not_now("rescheduled")),
             (Incident::Cancel, _) => return Err(not_now("cancelled")),
             (Incident::Retry, _) => return Err(not_now("retried")),
         }
         Ok(next)
+    }
+
+    /// Keeps a failure; of very many only the last ones.
+    fn remember(&mut self, failure: Failure) {
+        const MOST: usize = 100;
+        if self.failures.len() >= MOST {
+            self.failures.remove(0);
+        }
+        self.failures.push(failure);
     }
 
     fn check_fence(&self, given: u64) -> Result<(), StepError> {
@@ -375,14 +406,18 @@ impl Life {
     fn after_failure(&self, failure: &Failure, now: Time, jitter: u8, rule: &RetryRule) -> State {
         match failure.class.disposition() {
             Disposition::Terminal => State::Failed,
+            Disposition::AfterReset if self.blocks + 1 >= rule.max_blocks => State::Failed,
             Disposition::AfterReset => {
-                let wait = failure.retry_after_seconds.map_or(rule.quota_wait, |seconds| seconds.duration());
+                let told = failure.retry_after_seconds.map_or(rule.quota_wait, |seconds| seconds.duration());
+                // A provider that says "in a second" again and again is not believed.
+                let wait = told.max(backoff(self.blocks + 1, jitter, rule));
                 State::Blocked { until: now.saturating_add(wait.as_secs()) }
             }
             Disposition::Transient if self.attempts >= rule.max_attempts => State::Failed,
             Disposition::Transient if self.same_before(failure) + 1 >= rule.same_failures => State::Failed,
             Disposition::Transient => {
-                State::Queued { not_before: now + backoff(self.attempts, jitter, rule).as_secs() }
+                let wait = backoff(self.attempts, jitter, rule);
+                State::Queued { not_before: now.saturating_add(wait.as_secs()) }
             }
         }
     }

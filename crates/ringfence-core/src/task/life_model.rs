@@ -13,6 +13,7 @@ const RULE: RetryRule = RetryRule {
     max_vanished: 2,
     same_failures: 2,
     max_retries: 2,
+    max_blocks: 2,
     first_wait: Duration::from_secs(10),
     longest_wait: Duration::from_secs(60),
     quota_wait: Duration::from_secs(300),
@@ -38,6 +39,7 @@ impl World {
             ("forsaken", Incident::Forsaken { failure: failure(FailureClass::Refused) }),
             ("buried", Incident::Buried),
             ("unblocked", Incident::Unblocked),
+            ("rescheduled", Incident::Rescheduled { at: self.now + 5 }),
             ("cancel", Incident::Cancel),
             ("retry", Incident::Retry),
         ];
@@ -98,6 +100,7 @@ fn check(before: &Life, incident: &Incident, after: &Life) {
     assert!(after.attempts <= RULE.max_attempts, "{}", context());
     assert!(after.vanished <= RULE.max_vanished, "{}", context());
     assert!(after.retries <= RULE.max_retries, "{}", context());
+    assert!(after.blocks <= RULE.max_blocks, "{}", context());
     assert!(after.failures.starts_with(&before.failures), "history is kept: {}", context());
     let named = matches!(after.state, State::Failed) && before.state != State::Failed;
     assert!(!named || !after.failures.is_empty(), "a failed task has a reason: {}", context());
@@ -157,6 +160,7 @@ fn no_life_of_eight_incidents_breaks_a_promise() {
             "forsaken",
             "buried",
             "unblocked",
+            "rescheduled",
             "cancel",
             "retry",
             "heartbeat",

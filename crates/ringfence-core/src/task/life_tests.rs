@@ -13,6 +13,7 @@ const RULE: RetryRule = RetryRule {
     max_vanished: 2,
     same_failures: 3,
     max_retries: 2,
+    max_blocks: 3,
     first_wait: Duration::from_secs(10),
     longest_wait: Duration::from_secs(60),
     quota_wait: Duration::from_secs(300),
@@ -67,9 +68,10 @@ fn a_quota_waits_for_the_providers_reset_and_costs_no_try() {
 fn a_late_worker_cannot_overwrite() {
     let first = step(&Life::accepted(0), lease("a"), 0).unwrap();
     let given_up = step(&first, Incident::Vanished { fence: 1 }, 10).unwrap();
-    let second = step(&given_up, lease("b"), 10).unwrap();
+    assert!(step(&given_up, lease("b"), 10).is_err(), "not at once");
+    let second = step(&given_up, lease("b"), 20).unwrap();
     assert_eq!(
-        step(&second, Incident::Succeeded { fence: first.fence }, 11),
+        step(&second, Incident::Succeeded { fence: first.fence }, 21),
         Err(StepError::Fenced { given: 1, newest: 2 })
     );
     assert_eq!(second.attempts, 1, "a vanished worker costs no try");
@@ -81,6 +83,34 @@ fn a_cancelled_run_cannot_come_back() {
     let cancelled = step(&running, Incident::Cancel, 1).unwrap();
     assert!(step(&cancelled, Incident::Succeeded { fence: 1 }, 2).is_err());
     assert!(matches!(step(&cancelled, Incident::Retry, 2).unwrap().state, State::Queued { .. }));
+}
+
+#[test]
+fn a_provider_that_never_lets_go_does_not_hold_a_task_for_ever() {
+    let mut life = Life::accepted(0);
+    let mut now = 0;
+    let mut waits = Vec::new();
+    loop {
+        life = step(&life, lease("r"), now).unwrap();
+        let failure = Failure::new(FailureClass::Quota, "x").with_retry_after(Seconds::new(1));
+        life = step(&life, Incident::Failed { fence: life.fence, failure }, now).unwrap();
+        let State::Blocked { until } = life.state else { break };
+        waits.push(until - now);
+        now = until;
+        life = step(&life, Incident::Unblocked, now).unwrap();
+    }
+    assert_eq!((life.state, waits), (State::Failed, vec![10, 20]));
+}
+
+#[test]
+fn a_clock_that_went_back_is_made_up_for() {
+    let waiting = Life::accepted(1000);
+    assert_eq!(
+        step(&waiting, Incident::Rescheduled { at: 7 }, 5).unwrap().state,
+        State::Queued { not_before: 7 }
+    );
+    let running = step(&waiting, lease("r"), 1000).unwrap();
+    assert!(step(&running, Incident::Rescheduled { at: 7 }, 5).is_err());
 }
 
 fn incidents() -> impl Strategy<Value = Incident> {

@@ -112,6 +112,9 @@ pub enum BadSpec {
     /// A directory that could mean anything.
     #[error("the directory {0} is not an absolute path")]
     Directory(PathBuf),
+    /// A time that nobody will see.
+    #[error("`not_before` is after the year 9999")]
+    Time,
     /// A number out of bounds.
     #[error("`{0}` must be from 1 to {1}")]
     Bounds(&'static str, u32),
@@ -155,6 +158,10 @@ impl TaskSpec {
         }
         if let Some(path) = self.directory.as_ref().filter(|path| !path.is_absolute()) {
             return Err(BadSpec::Directory(path.clone()));
+        }
+        // The end of the year 9999, which every calendar knows.
+        if self.not_before.is_some_and(|time| time > 253_402_300_799) {
+            return Err(BadSpec::Time);
         }
         for (name, value, most) in [("max_attempts", self.max_attempts, 100), ("pids", self.pids, u32::MAX)] {
             if value.is_some_and(|value| !(1..=most).contains(&value)) {

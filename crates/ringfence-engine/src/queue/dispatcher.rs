@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use ringfence_core::failure::Failure;
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::task::{Incident, Role, State, TaskSpec};
-use ringfence_store::{Claim, Lease, Rules, Store, StoreError, Task};
+use ringfence_store::{Claim, Happened, Lease, Rules, Store, StoreError, Task};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::end::{finish, incident_of};
@@ -29,12 +29,14 @@ use crate::clock::{self, Clock};
 const AT_ONCE: usize = 64;
 /// How long to wait before trying again what went wrong.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long nothing is taken once nothing can be started.
+const REST: Duration = Duration::from_secs(5);
 /// How long to sleep at most while something waits for its time: clocks jump.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// How long a runner gets to end its run once it was asked to.
 const GRACE: Duration = Duration::from_secs(20);
-/// How long what a vanished run has left elsewhere may keep its task from going on.
-const CLEARING: Duration = Duration::from_secs(600);
+/// How soon to look again for somebody who is about to be gone.
+const SOON: Duration = Duration::from_millis(100);
 
 /// The settings of the queue, as they are now.
 #[derive(Debug, Clone)]
@@ -53,7 +55,7 @@ pub trait Premises {
     fn mode_of(&self, spec: &TaskSpec) -> Option<Mode>;
     /// Starts the runner of a task. It holds the lock.
     fn launch(&self, task: &Task, run: &RunId, lock: File) -> io::Result<Child>;
-    /// Takes away what a vanished run has left elsewhere, so that nothing of it goes on.
+    /// Takes away what a vanished run has left elsewhere, so that nothing of it goes on. An error holds its task.
     fn clear(&self, run: &RunId) -> Result<(), Failure>;
     /// The result of a run that ended.
     fn result_of(&self, run: &RunId) -> Option<RunResult>;
@@ -74,6 +76,9 @@ pub enum DispatcherError {
     /// It cannot hear anything.
     #[error("nothing can be waited for")]
     Deaf(#[source] io::Error),
+    /// Somebody has taken the store away, or put another in its place.
+    #[error("the store is not where it was")]
+    Gone,
 }
 
 /// A runner that is watched.
@@ -86,6 +91,8 @@ struct Watched {
     heard: Instant,
     /// When it was asked to end.
     asked: Option<Instant>,
+    /// Whether it was found to be silent.
+    silent: bool,
 }
 
 /// Takes tasks and sees to it that each has an end.
@@ -104,13 +111,16 @@ pub struct Dispatcher<'a> {
     pub clock: Clock,
 }
 
+/// Which tasks run without a boundary, by all that says so.
+type Modes = RefCell<BTreeMap<(Option<Mode>, Option<String>, Role, Option<PathBuf>), bool>>;
+
 /// What a dispatcher keeps in mind.
 #[derive(Default)]
 struct Mind {
     watched: Vec<Watched>,
     ending: Option<Order>,
-    /// Since when it waits for what a vanished run has left.
-    clearing: BTreeMap<RunId, Instant>,
+    /// Until when nothing is taken, because nothing can be started.
+    resting: Option<Instant>,
     alarm: Alarm,
 }
 
@@ -122,6 +132,9 @@ impl Dispatcher<'_> {
         self.sweep();
         loop {
             mind.alarm = Alarm::default();
+            if !self.store.is_there() {
+                return Err(DispatcherError::Gone);
+            }
             if let Err(error) = self.round(&mut mind) {
                 tracing::warn!(why = causes(&error), "the queue cannot be looked at");
                 mind.alarm.within(AGAIN);
@@ -159,12 +172,12 @@ impl Dispatcher<'_> {
         let leases = self.store.leases()?;
         self.look_after(mind, &leases);
         self.find_lost(mind, &leases)?;
-        if mind.ending.is_none() {
-            self.take(mind)?;
-        }
-        let due = self.store.next_due()?;
-        if let (Some(due), None) = (due, mind.ending) {
-            let wait = (due * 1000).saturating_sub(self.clock.now().ms);
+        self.see_off(mind)?;
+        if mind.ending.is_none()
+            && self.take(mind)?
+            && let Some(due) = self.store.next_due()?
+        {
+            let wait = due.saturating_mul(1000).saturating_sub(self.clock.now().ms);
             mind.alarm.within(Duration::from_millis(wait.max(1)).min(LONGEST_SLEEP));
         }
         Ok(())
@@ -180,7 +193,7 @@ impl Dispatcher<'_> {
         for one in &mut watched {
             let lease = leases.iter().find(|lease| lease.run == one.lease.run);
             if let Some(lease) = lease.filter(|lease| lease.until != one.lease.until) {
-                one.heard = Instant::now();
+                (one.heard, one.silent) = (Instant::now(), false);
                 one.lease = lease.clone();
             }
             let given_back = mind.ending == Some(Order::HandBack) && self.is_mine(one);
@@ -199,17 +212,21 @@ impl Dispatcher<'_> {
         mind.watched = watched;
     }
 
-    /// Kills a runner that says nothing, unless nobody can say anything.
+    /// Kills a runner that says nothing. If nobody could say anything, as on a full disk, it gets time for another word.
     fn give_up(&self, watched: &mut Watched) {
-        let told = ringfence_store::Happened {
+        let Lease { task, run, .. } = &watched.lease;
+        if watched.silent {
+            tracing::warn!(%task, %run, "a runner is silent and is killed");
+            signal(watched, Signal::KILL);
+        }
+        let told = Happened {
             kind: "run.silent".into(),
-            task: Some(watched.lease.task.to_string()),
-            run: Some(watched.lease.run.to_string()),
+            task: Some(task.to_string()),
+            run: Some(run.to_string()),
             data: serde_json::Value::Null,
         };
         if self.store.note(&told, self.clock.now()).is_ok() {
-            tracing::warn!(task = %watched.lease.task, run = %watched.lease.run, "a runner is silent and is killed");
-            signal(watched, Signal::KILL);
+            watched.silent = true;
         }
         watched.heard = Instant::now();
     }
@@ -222,30 +239,53 @@ impl Dispatcher<'_> {
             }
             match self.locks().holder(&lease.run) {
                 Ok(Holder::Nobody(lock)) => self.settle(mind, lease, lock)?,
-                Ok(Holder::Runner(pid)) => match watch(pid, lease) {
-                    Some(watched) if !self.locks().is_free(&lease.run) => mind.watched.push(watched),
-                    _ => mind.alarm.within(Duration::ZERO),
+                Ok(Holder::Runner(who)) => match who.open() {
+                    Some(process) => mind.watched.push(watch(process, lease)),
+                    // What it started is about to be gone as well.
+                    None => mind.alarm.within(SOON),
                 },
-                Ok(Holder::Unnamed) => mind.alarm.within(Duration::from_millis(100)),
+                Ok(Holder::Unnamed) => mind.alarm.within(SOON),
                 Err(error) => {
                     tracing::warn!(run = %lease.run, why = %error, "the lock of a run cannot be looked at");
                     mind.alarm.within(AGAIN);
                 }
             }
         }
-        mind.clearing.retain(|run, _| leases.iter().any(|lease| lease.run == *run));
+        Ok(())
+    }
+
+    /// Sees to the end of what cancelled tasks have left, and lets their lanes go on.
+    fn see_off(&self, mind: &mut Mind) -> Result<(), StoreError> {
+        for (task, run) in self.store.leaving()? {
+            match self.locks().holder(&run) {
+                Ok(Holder::Nobody(lock)) => {
+                    if let Err(failure) = self.premises.clear(&run) {
+                        tracing::warn!(%run, why = failure.message, "what a run has left cannot be cleared away");
+                        mind.alarm.within(AGAIN);
+                        continue;
+                    }
+                    self.store.release(&task, &run, self.clock.now())?;
+                    self.locks().forget(&run);
+                    drop(lock);
+                }
+                Ok(Holder::Runner(who)) if !mind.watched.iter().any(|watched| watched.lease.run == run) => {
+                    let lease =
+                        Lease { task, run, fence: 0, until: 0, owner: String::new(), role: Role::Worker };
+                    mind.watched.extend(who.open().map(|process| watch(process, &lease)));
+                    mind.alarm.within(SOON);
+                }
+                _ => mind.alarm.within(AGAIN),
+            }
+        }
         Ok(())
     }
 
     /// Ends what a runner has left: by its result if it had one, else its task waits for its turn again.
-    fn settle(&self, mind: &mut Mind, lease: &Lease, lock: File) -> Result<(), StoreError> {
+    fn settle(&self, mind: &mut Mind, lease: &Lease, lock: Option<File>) -> Result<(), StoreError> {
         if let Err(failure) = self.premises.clear(&lease.run) {
-            let since = *mind.clearing.entry(lease.run.clone()).or_insert_with(Instant::now);
             tracing::warn!(run = %lease.run, why = failure.message, "what a run has left cannot be cleared away");
-            if since.elapsed() < CLEARING {
-                mind.alarm.within(AGAIN);
-                return Ok(());
-            }
+            mind.alarm.within(AGAIN);
+            return Ok(());
         }
         let Ok(settings) = self.premises.settings() else {
             mind.alarm.within(AGAIN);
@@ -264,13 +304,20 @@ impl Dispatcher<'_> {
         Ok(())
     }
 
-    /// Takes what there is to take, and starts it.
-    fn take(&self, mind: &mut Mind) -> Result<(), StoreError> {
+    /// Takes what there is to take, and starts it. Says whether it could.
+    fn take(&self, mind: &mut Mind) -> Result<bool, StoreError> {
+        if let Some(left) = mind.resting.map(|until| until.saturating_duration_since(Instant::now()))
+            && !left.is_zero()
+        {
+            mind.alarm.within(left);
+            return Ok(false);
+        }
+        mind.resting = None;
         let settings = match self.premises.settings() {
             Ok(settings) => settings,
             Err(why) => {
                 tracing::warn!(why, "nothing is taken while the settings cannot be read");
-                return Ok(());
+                return Ok(false);
             }
         };
         let locks: RefCell<BTreeMap<RunId, File>> = RefCell::default();
@@ -282,12 +329,15 @@ impl Dispatcher<'_> {
         };
         let (roles, most) = match self.post {
             Post::Dispatcher => (Role::ALL.to_vec(), AT_ONCE),
-            Post::Resident(_) if mind.watched.iter().any(|watched| self.is_mine(watched)) => return Ok(()),
+            Post::Resident(_) if mind.watched.iter().any(|watched| self.is_mine(watched)) => {
+                return Ok(false);
+            }
             Post::Resident(role) => (vec![role], 1),
         };
         let residents = ProcessLocks::new(self.state).residents();
+        let modes = Modes::default();
         let fits = |spec: &TaskSpec| {
-            let resident = residents.contains(&spec.role) && self.premises.mode_of(spec) == Some(Mode::Host);
+            let resident = residents.contains(&spec.role) && self.runs_without_boundary(spec, &modes);
             resident == matches!(self.post, Post::Resident(_))
         };
         let now = self.clock.now();
@@ -310,7 +360,18 @@ impl Dispatcher<'_> {
         if claimed?.len() == AT_ONCE {
             mind.alarm.within(Duration::ZERO);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether a task is for residents. Settings are looked at once for tasks that say the same.
+    fn runs_without_boundary(&self, spec: &TaskSpec, modes: &Modes) -> bool {
+        let key = (spec.mode, spec.agent.clone(), spec.role, spec.directory.clone());
+        let known = modes.borrow().get(&key).copied();
+        known.unwrap_or_else(|| {
+            let without = self.premises.mode_of(spec).is_some_and(|mode| !mode.isolates());
+            modes.borrow_mut().insert(key, without);
+            without
+        })
     }
 
     fn start(&self, mind: &mut Mind, task: &Task, locks: &mut BTreeMap<RunId, File>, rules: &Rules) {
@@ -326,11 +387,13 @@ impl Dispatcher<'_> {
         };
         match self.premises.launch(task, run, lock) {
             Ok(child) => {
+                // A child that was not waited for keeps its number.
                 let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-                match pid.and_then(|pid| watch(pid, &lease)) {
-                    Some(watched) => mind.watched.push(Watched { child: Some(child), ..watched }),
-                    // It ended already; what it left is found in the next round.
-                    None => mind.alarm.within(Duration::ZERO),
+                match pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
+                    Some(process) => {
+                        mind.watched.push(Watched { child: Some(child), ..watch(process, &lease) });
+                    }
+                    None => mind.alarm.within(SOON),
                 }
             }
             Err(error) => {
@@ -342,16 +405,16 @@ impl Dispatcher<'_> {
                     tracing::warn!(task = %task.id, why = causes(&error), "a task cannot be given back yet");
                 }
                 self.locks().forget(run);
-                mind.alarm.within(AGAIN);
+                mind.resting = Some(Instant::now() + REST);
+                mind.alarm.within(REST);
             }
         }
     }
 }
 
 /// Watches a process that holds the lock of a lease.
-fn watch(pid: Pid, lease: &Lease) -> Option<Watched> {
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    Some(Watched { lease: lease.clone(), process, child: None, heard: Instant::now(), asked: None })
+fn watch(process: OwnedFd, lease: &Lease) -> Watched {
+    Watched { lease: lease.clone(), process, child: None, heard: Instant::now(), asked: None, silent: false }
 }
 
 fn signal(watched: &Watched, signal: Signal) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use ringfence_core::event::{RunResult, RunStatus};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::TaskId;
-use ringfence_core::task::{Incident, StateName};
+use ringfence_core::task::Incident;
 use ringfence_store::{Change, Now, Rules, Store, StoreError, Task};
 
 use crate::causes::causes;
@@ -38,25 +38,23 @@ pub fn finish(
         Err(StoreError::Step { .. }) => return Ok(None),
         other => other?,
     };
-    if changed.life.state.name() == StateName::Dead {
-        write_letter(store, state, task);
-    }
-    Ok(Some(changed))
+    write_letters(store, state, &changed.died);
+    Ok(Some(changed.task))
 }
 
-/// Writes the file of a letter. Without it the letter is still in the store, and the daemon writes it when it starts.
-pub(crate) fn write_letter(store: &dyn Store, state: &Path, task: &TaskId) {
-    let written = store
-        .letter(task)
-        .map_err(|error| causes(&error))
-        .and_then(|letter| letter.write(state).map_err(|error| causes(&error)));
-    if let Err(why) = written {
-        tracing::warn!(%task, why, "the file of a dead letter cannot be written");
+/// Writes the files of letters. Without them the letters are still in the store, and the daemon writes them when it starts.
+pub fn write_letters(store: &dyn Store, state: &Path, tasks: &[TaskId]) {
+    for task in tasks {
+        let letter = store.letter(task).map_err(|error| causes(&error));
+        let written = letter.and_then(|letter| letter.write(state).map_err(|error| causes(&error)));
+        if let Err(why) = written {
+            tracing::warn!(%task, why, "the file of a dead letter cannot be written");
+        }
     }
 }
 
 /// Anything from 0 to 255.
-pub fn jitter() -> u8 {
+fn jitter() -> u8 {
     // Every hasher of the standard library starts from fresh random keys.
     RandomState::new().build_hasher().finish().to_le_bytes()[0]
 }

@@ -1,14 +1,15 @@
 //! Locks of runs: held by whoever works on a run and by all that it started, freed by the kernel.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::ids::RunId;
 use ringfence_store::atomic;
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::Pid;
+
+use super::identity::Identity;
 
 /// The locks of an installation's runs.
 #[derive(Debug, Clone)]
@@ -19,10 +20,10 @@ pub struct RunLocks {
 /// Who holds the lock of a run.
 #[derive(Debug)]
 pub enum Holder {
-    /// Nobody: all that worked on it is gone. Now it is held by who asked.
-    Nobody(File),
-    /// This process, and what it started.
-    Runner(Pid),
+    /// Nobody: all that worked on it is gone. Now it is held by who asked, if there is anything to hold.
+    Nobody(Option<File>),
+    /// This process, or what it has left.
+    Runner(Identity),
     /// Somebody who has not said who it is yet, or who is about to be gone.
     Unnamed,
 }
@@ -40,31 +41,40 @@ impl RunLocks {
     /// Takes the lock of a run that nobody knows yet.
     pub fn take(&self, run: &RunId) -> io::Result<File> {
         atomic::private_dir(&self.directory)?;
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(self.path(run))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(file)
+        let path = self.path(run);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let taken = Self::hold(&file, &path);
+        if taken.is_err() {
+            self.forget(run);
+        }
+        taken.map(|()| file)
+    }
+
+    fn hold(file: &File, path: &Path) -> io::Result<()> {
+        flock(file, FlockOperation::NonBlockingLockExclusive)?;
+        // Whoever sweeps may have taken it for a forgotten one before it was locked.
+        let (mine, there) = (file.metadata()?, fs::metadata(path)?);
+        if (mine.dev(), mine.ino()) != (there.dev(), there.ino()) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Identity::write(None, file)
     }
 
     /// Says who holds a lock.
-    pub fn sign(mut lock: &File) -> io::Result<()> {
-        lock.write_all(format!("{}\n", rustix::process::getpid().as_raw_nonzero()).as_bytes())
+    pub fn sign(lock: &File) -> io::Result<()> {
+        Identity::write(Some(Identity::own()?), lock)
     }
 
     /// Who holds the lock of a run.
     pub fn holder(&self, run: &RunId) -> io::Result<Holder> {
-        atomic::private_dir(&self.directory)?;
-        let path = self.path(run);
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = match OpenOptions::new().read(true).write(true).open(self.path(run)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holder::Nobody(None)),
+            other => other?,
+        };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(Holder::Nobody(file));
+            return Ok(Holder::Nobody(Some(file)));
         }
-        let mut text = String::new();
-        file.rewind()?;
-        file.read_to_string(&mut text)?;
-        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-        Ok(pid.map_or(Holder::Unnamed, Holder::Runner))
+        Ok(Identity::read(&file)?.map_or(Holder::Unnamed, Holder::Runner))
     }
 
     /// Forgets a run. To be called by who holds its lock.
@@ -104,7 +114,9 @@ mod tests {
         let lock = locks.take(&run).unwrap();
         assert!(matches!(locks.holder(&run), Ok(Holder::Unnamed)));
         RunLocks::sign(&lock).unwrap();
-        assert!(matches!(locks.holder(&run), Ok(Holder::Runner(pid)) if pid == rustix::process::getpid()));
+        assert!(
+            matches!(locks.holder(&run), Ok(Holder::Runner(who)) if who.pid == rustix::process::getpid())
+        );
         let copy = lock.try_clone().unwrap();
         drop(lock);
         assert!(!locks.is_free(&run), "what it started holds it as well");

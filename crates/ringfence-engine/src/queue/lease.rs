@@ -35,7 +35,8 @@ pub fn keep_alive(
             let change = Change { task: &task, incident, rules: &rules, jitter: 0, result: None };
             // Any other error, such as a full disk, says nothing about the lease.
             if let Err(StoreError::Step { .. } | StoreError::NoTask(_)) = store.change(&change, now) {
-                cancel.request(Stop::Kill);
+                // Whoever took the lease away has asked for the end as well; this is for those who could not.
+                cancel.request(Stop::Interrupt);
                 return;
             }
         }

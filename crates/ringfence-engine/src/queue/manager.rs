@@ -60,25 +60,25 @@ pub fn ask_start(
     environment: ExecutionEnvironment,
     clock: &Clock,
 ) -> Result<Startable, StoreError> {
-    let mut row = row_of(store, name)?;
     if matches!(name, ProcessName::Resident(..)) && environment == ExecutionEnvironment::Sandbox {
-        row.message = Some(RESIDENT_SKIPPED.to_owned());
-        store.put_process(&row, clock.now())?;
         return Ok(Startable::Skipped);
     }
-    if row.wanted && locks.holder(&name.to_string()).is_some() {
+    let name = name.to_string();
+    let wanted = store.processes()?.iter().any(|row| row.name == name && row.wanted);
+    if wanted && locks.holder(&name).is_some() {
         return Ok(Startable::Running);
     }
-    (row.wanted, row.message) = (true, None);
-    store.put_process(&row, clock.now())?;
+    store.want_process(&name, true, clock.now())?;
     Ok(Startable::Asked)
 }
 
-/// Wishes for the end of a process.
+/// Wishes for the end of a process. Of one that never was there is nothing to wish.
 pub fn ask_stop(store: &dyn Store, name: ProcessName, clock: &Clock) -> Result<(), StoreError> {
-    let mut row = row_of(store, name)?;
-    row.wanted = false;
-    store.put_process(&row, clock.now())
+    let name = name.to_string();
+    if store.processes()?.iter().any(|row| row.name == name) {
+        store.want_process(&name, false, clock.now())?;
+    }
+    Ok(())
 }
 
 fn row_of(store: &dyn Store, name: ProcessName) -> Result<ProcessRow, StoreError> {
@@ -93,6 +93,9 @@ pub enum ManagerError {
     /// It cannot hear anything.
     #[error("nothing can be waited for")]
     Deaf(#[source] io::Error),
+    /// Somebody has taken the store away, or put another in its place.
+    #[error("the store is not where it was, so the daemon ends")]
+    Gone,
 }
 
 /// Brings together what is meant to run and what runs.
@@ -113,7 +116,8 @@ struct Managed {
     /// If it was started here.
     child: Option<Child>,
     since: Instant,
-    asked: Option<Instant>,
+    /// What it was told, and when.
+    asked: Option<(Instant, Order)>,
 }
 
 /// When a process that failed is started again.
@@ -137,6 +141,9 @@ impl Manager<'_> {
         let mut mind = Mind::default();
         loop {
             mind.alarm = Alarm::default();
+            if !self.store.is_there() {
+                return Err(ManagerError::Gone);
+            }
             if let Err(error) = self.round(&mut mind) {
                 tracing::warn!(why = causes(&error), "the processes cannot be looked after");
                 mind.alarm.within(AGAIN);
@@ -147,8 +154,6 @@ impl Manager<'_> {
             let processes = mind.managed.iter().map(|managed| managed.process.as_fd());
             if let Some(order) = wait(&mind.alarm, orders, wakers, processes).map_err(ManagerError::Deaf)? {
                 mind.ending = Some(order);
-                // Who drains may be asked to hurry.
-                mind.managed.iter_mut().for_each(|managed| managed.asked = None);
             }
         }
     }
@@ -173,8 +178,8 @@ impl Manager<'_> {
                 self.see_that_it_runs(mind, name)?;
             } else {
                 // What was started for another environment ends what it does.
-                let drains = mind.ending.map_or(wanted, |order| order == Order::Drain);
-                see_that_it_ends(mind, name, drains);
+                let otherwise = if wanted { Order::Drain } else { Order::HandBack };
+                see_that_it_ends(mind, name, mind.ending.unwrap_or(otherwise));
             }
         }
         Ok(())
@@ -198,7 +203,7 @@ impl Manager<'_> {
         let locks = ProcessLocks::new(self.state);
         let (pid, child) = match locks.holder(&name.to_string()) {
             // Of a daemon before this one, and about to end: it is waited for.
-            Some(pid) => (Some(pid), None),
+            Some(who) => (who.open().map(|_| who.pid), None),
             None => match self.command.start(name) {
                 Ok(child) => (i32::try_from(child.id()).ok().and_then(Pid::from_raw), Some(child)),
                 Err(error) => {
@@ -227,34 +232,44 @@ impl Manager<'_> {
         self.store.put_process(&row, self.clock.now())
     }
 
-    /// Notes who has ended.
+    /// Notes who has ended. All are waited for before anything can go wrong.
     fn bury(&self, mind: &mut Mind) -> Result<(), StoreError> {
-        let (ended, living) =
+        let (ended, living): (Vec<Managed>, Vec<Managed>) =
             std::mem::take(&mut mind.managed).into_iter().partition(|managed| has_ended(&managed.process));
         mind.managed = living;
+        let mut noted = Ok(());
         for mut managed in ended {
             let status = managed.child.as_mut().and_then(|child| child.wait().ok());
-            let mut row = row_of(self.store, managed.name)?;
-            row.status = match (managed.asked, status) {
-                (Some(_), _) => ProcessStatus::Stopped,
-                (None, Some(status)) if status.success() => ProcessStatus::Completed,
-                (None, _) => ProcessStatus::Failed,
-            };
-            row.exit_code = status.as_ref().and_then(ExitStatus::code);
-            row.signal = status.as_ref().and_then(ExitStatusExt::signal);
-            row.pid = None;
-            row.finished_ms = Some(self.clock.now().ms);
-            if managed.asked.is_none() {
-                if managed.since.elapsed() >= LIVED {
-                    mind.patience.remove(&managed.name);
-                }
-                let wait = self.wait_longer(mind, managed.name);
-                row.message = Some(format!("it ended by itself; started again in {} s", wait.as_secs()));
-                tracing::warn!(name = %managed.name, ?status, "a process ended by itself");
+            if managed.since.elapsed() >= LIVED {
+                mind.patience.remove(&managed.name);
             }
-            self.store.put_process(&row, self.clock.now())?;
+            let wait = managed.asked.is_none().then(|| self.wait_longer(mind, managed.name));
+            noted = noted.and(self.note_end(&managed, status, wait));
         }
-        Ok(())
+        noted
+    }
+
+    fn note_end(
+        &self,
+        managed: &Managed,
+        status: Option<ExitStatus>,
+        wait: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let mut row = row_of(self.store, managed.name)?;
+        row.status = match (wait, status) {
+            (None, _) => ProcessStatus::Stopped,
+            (Some(_), Some(status)) if status.success() => ProcessStatus::Completed,
+            (Some(_), _) => ProcessStatus::Failed,
+        };
+        row.exit_code = status.as_ref().and_then(ExitStatus::code);
+        row.signal = status.as_ref().and_then(ExitStatusExt::signal);
+        row.pid = None;
+        row.finished_ms = Some(self.clock.now().ms);
+        if let Some(wait) = wait {
+            row.message = Some(format!("it ended by itself; started again in {} s", wait.as_secs()));
+            tracing::warn!(name = %managed.name, ?status, "a process ended by itself");
+        }
+        self.store.put_process(&row, self.clock.now())
     }
 
     fn wait_longer(&self, mind: &mut Mind, name: ProcessName) -> Duration {
@@ -267,25 +282,28 @@ impl Manager<'_> {
 }
 
 /// Tells a process to end, and sees to it that it does. One of a daemon before this one was told by that one's end.
-fn see_that_it_ends(mind: &mut Mind, name: ProcessName, drains: bool) {
+fn see_that_it_ends(mind: &mut Mind, name: ProcessName, order: Order) {
     let Some(managed) = mind.managed.iter_mut().find(|managed| managed.name == name) else { return };
     let again = match managed.asked {
-        None => {
+        // Who drains may be told to hurry.
+        Some((asked, before)) if before == order || order == Order::Drain => match before {
+            // Who drains takes as long as its task.
+            Order::Drain => return,
+            _ if asked.elapsed() >= GRACE => {
+                let _ = pidfd_send_signal(&managed.process, Signal::KILL);
+                AGAIN
+            }
+            _ => GRACE.saturating_sub(asked.elapsed()),
+        },
+        _ => {
             let orders = managed.child.as_mut().and_then(|child| child.stdin.as_mut());
-            let told = orders.map(|orders| orders.write_all(&[if drains { DRAIN } else { b'b' }]));
-            if let Some(Err(error)) = told {
+            let byte = if order == Order::Drain { DRAIN } else { b'b' };
+            if let Some(Err(error)) = orders.map(|orders| orders.write_all(&[byte])) {
                 tracing::warn!(%name, why = %error, "a process cannot be told to end");
             }
-            managed.asked = Some(Instant::now());
+            managed.asked = Some((Instant::now(), order));
             GRACE
         }
-        // Who drains takes as long as its task.
-        Some(_) if drains => return,
-        Some(asked) if asked.elapsed() >= GRACE => {
-            let _ = pidfd_send_signal(&managed.process, Signal::KILL);
-            AGAIN
-        }
-        Some(asked) => GRACE.saturating_sub(asked.elapsed()),
     };
     mind.alarm.within(again);
 }

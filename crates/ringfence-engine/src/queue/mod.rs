@@ -11,6 +11,7 @@
 mod dispatcher;
 mod end;
 mod held;
+mod identity;
 mod lease;
 mod manager;
 mod process;
@@ -18,8 +19,9 @@ mod waiting;
 mod webhook;
 
 pub use dispatcher::{Dispatcher, DispatcherError, Post, Premises, QueueSettings};
-pub use end::{finish, incident_of, jitter};
+pub use end::{finish, incident_of, write_letters};
 pub use held::{Holder, RunLocks};
+pub use identity::Identity;
 pub use lease::{HEARTBEAT, LEASE, keep_alive};
 pub use manager::{Manager, ManagerError, ProcessCommand, RESIDENT_SKIPPED, Startable, ask_start, ask_stop};
 pub use process::{ProcessLocks, ProcessName};

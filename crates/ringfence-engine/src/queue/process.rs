@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use ringfence_core::task::Role;
 use ringfence_store::atomic;
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::Pid;
+
+use super::identity::Identity;
 
 /// A process that takes tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +63,9 @@ impl fmt::Display for ProcessName {
     }
 }
 
+/// How long somebody who only looks may hold a name.
+const GLANCE: Duration = Duration::from_millis(500);
+
 /// The locks of an installation's processes, the daemon's among them.
 #[derive(Debug, Clone)]
 pub struct ProcessLocks {
@@ -85,30 +90,29 @@ impl ProcessLocks {
     /// Takes a name, unless somebody has it.
     pub fn take(&self, name: &str) -> io::Result<Option<Alive>> {
         atomic::private_dir(&self.directory)?;
-        let mut file = self.open(name)?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(None);
+        let path = self.directory.join(name);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        // Whoever looks whether somebody has it holds it for a moment.
+        let begun = Instant::now();
+        let (_kept, never) = std::sync::mpsc::channel::<()>();
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if begun.elapsed() > GLANCE {
+                return Ok(None);
+            }
+            let _ = never.recv_timeout(GLANCE / 50);
         }
-        file.set_len(0)?;
-        file.write_all(format!("{}\n", rustix::process::getpid().as_raw_nonzero()).as_bytes())?;
+        Identity::write(Some(Identity::own()?), &file)?;
         Ok(Some(Alive { _lock: file }))
     }
 
-    fn open(&self, name: &str) -> io::Result<File> {
-        let path = self.directory.join(name);
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-    }
-
     /// Who has a name, if somebody lives who has it.
-    pub fn holder(&self, name: &str) -> Option<Pid> {
-        let mut file = File::open(self.directory.join(name)).ok()?;
+    pub fn holder(&self, name: &str) -> Option<Identity> {
+        let file = File::open(self.directory.join(name)).ok()?;
         if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
             return None;
         }
-        let mut text = String::new();
-        file.rewind().ok()?;
-        file.read_to_string(&mut text).ok()?;
-        text.trim().parse().ok().and_then(Pid::from_raw)
+        Identity::read(&file).ok()?
     }
 
     /// The roles for which somebody is resident.
@@ -156,10 +160,10 @@ mod tests {
     fn a_name_has_one_holder() {
         let dir = tempfile::tempdir().unwrap();
         let locks = ProcessLocks::new(dir.path());
-        assert_eq!(locks.holder("worker-1"), None);
+        assert!(locks.holder("worker-1").is_none());
         let alive = locks.take("worker-1").unwrap().unwrap();
         assert!(locks.take("worker-1").unwrap().is_none());
-        assert_eq!(locks.holder("worker-1"), Some(rustix::process::getpid()));
+        assert_eq!(locks.holder("worker-1").map(|who| who.pid), Some(rustix::process::getpid()));
         assert_eq!(locks.residents(), [ringfence_core::task::Role::Worker]);
         drop(alive);
         assert_eq!(locks.holder("worker-1"), None);

@@ -57,7 +57,7 @@ pub(super) fn wait<'a>(
     }
     match rustix::io::read(orders, &mut buffer) {
         Ok(0) => Ok(Some(Order::Gone)),
-        Ok(_) if buffer[0] == DRAIN => Ok(Some(Order::Drain)),
+        Ok(read) if buffer[..read].iter().all(|byte| *byte == DRAIN) => Ok(Some(Order::Drain)),
         Ok(_) => Ok(Some(Order::HandBack)),
         Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => Ok(None),
         Err(error) => Err(error.into()),

@@ -1,8 +1,8 @@
 //! Whose turn it is: the highest priority first, then the lane that was served longest ago, then the oldest task.
 
-use ringfence_core::task::{Incident, RetryRule, StateName};
+use ringfence_core::task::{Incident, RetryRule, State, StateName};
 use rusqlite::{Connection, OptionalExtension, params};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::tasks::{COLUMNS, Kept, happened, note, put_life, refresh_lane};
 use super::{Done, int, uint};
@@ -14,14 +14,23 @@ const AT_ONCE: i64 = 1000;
 /// How many lanes are looked at beyond those that are wanted, where tasks are not for who asks.
 const SPARE_LANES: usize = 256;
 
-const DUE: &str = "FROM tasks WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked') AND due <= ?1";
+/// Those that wait for their time. The index is named, for the planner would rather look at all that are queued.
+pub(super) const WAITING: &str =
+    "FROM tasks INDEXED BY tasks_due WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked')";
+/// Those that were put there by a clock that has gone back since.
+const FUTURE: &str = "FROM tasks INDEXED BY tasks_future
+    WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked') AND changed > ?1";
+/// Clocks differ by so much, in milliseconds, without having gone back.
+const BACK: u64 = 60_000;
+/// The lanes in which somebody may work.
+const OPEN: &str = "FROM lanes INDEXED BY lanes_open WHERE free = 1 AND best IS NOT NULL";
 
 /// Whether there is anything to take, or anything that has its time.
 pub(super) fn worth_it(connection: &Connection, now: Now) -> Done<bool> {
     let mut query = connection.prepare_cached(&format!(
-        "SELECT EXISTS (SELECT 1 FROM lanes WHERE free = 1 AND best IS NOT NULL) OR EXISTS (SELECT 1 {DUE})"
+        "SELECT EXISTS (SELECT 1 {OPEN}) OR EXISTS (SELECT 1 {WAITING} AND due <= ?2) OR EXISTS (SELECT 1 {FUTURE})"
     ))?;
-    Ok(query.query_row([int(now.seconds())], |row| row.get(0))?)
+    Ok(query.query_row([int(now.ms + BACK), int(now.seconds())], |row| row.get(0))?)
 }
 
 /// Takes what there is to take.
@@ -37,42 +46,49 @@ pub(super) fn take(connection: &Connection, claim: &Claim<'_>, now: Now) -> Done
         }
     };
     let mut taken = Vec::new();
-    for lane in open_lanes(connection, claim, most)? {
-        if taken.len() >= most {
-            break;
+    let mut passed = 0;
+    while taken.len() < most {
+        // Lanes that were taken are open no more; those that were passed over still are.
+        let page = open_lanes(connection, claim, most - taken.len() + SPARE_LANES, passed)?;
+        let last = page.len() < SPARE_LANES;
+        for lane in page {
+            if taken.len() >= most {
+                break;
+            }
+            let mut first = connection.prepare_cached(&format!(
+                "SELECT {COLUMNS} FROM tasks WHERE lane = ?1 AND ready = 1 ORDER BY priority DESC, seq LIMIT 1"
+            ))?;
+            let Some(kept) = first.query_row([&lane], Kept::read).optional()? else { continue };
+            if (claim.fits)(&kept.spec) {
+                let Some(task) = lease(connection, claim, kept, now)? else { return Ok(taken) };
+                taken.push(task);
+            } else {
+                passed += 1;
+            }
         }
-        let mut first = connection.prepare_cached(&format!(
-            "SELECT {COLUMNS} FROM tasks WHERE lane = ?1 AND ready = 1 ORDER BY priority DESC, seq LIMIT 1"
-        ))?;
-        let Some(kept) = first.query_row([&lane], Kept::read).optional()? else { continue };
-        if (claim.fits)(&kept.spec) {
-            let Some(task) = lease(connection, claim, kept, now)? else { break };
-            taken.push(task);
+        if last {
+            break;
         }
     }
     Ok(taken)
 }
 
-/// The lanes in which somebody may work, in their order.
-fn open_lanes(connection: &Connection, claim: &Claim<'_>, most: usize) -> Done<Vec<String>> {
+/// The lanes in which somebody may work, in their order, without the first so many.
+fn open_lanes(connection: &Connection, claim: &Claim<'_>, most: usize, passed: usize) -> Done<Vec<String>> {
     let mut lanes: Vec<(i64, i64, String)> = Vec::new();
-    let mut query = connection.prepare_cached(
-        "SELECT -best, served, name FROM lanes WHERE free = 1 AND best IS NOT NULL AND role = ?1
-         ORDER BY best DESC, served LIMIT ?2",
-    )?;
-    if most == 0 {
-        return Ok(Vec::new());
-    }
+    let mut query = connection.prepare_cached(&format!(
+        "SELECT -best, served, name {OPEN} AND role = ?1 ORDER BY best DESC, served LIMIT ?2"
+    ))?;
     for role in claim.roles {
-        let limit = int((most + SPARE_LANES) as u64);
-        let rows = query
-            .query_map(params![role.as_str(), limit], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let rows = query.query_map(params![role.as_str(), int((most + passed) as u64)], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?;
         for row in rows {
             lanes.push(row?);
         }
     }
     lanes.sort_unstable();
-    Ok(lanes.into_iter().map(|(.., name)| name).collect())
+    Ok(lanes.into_iter().skip(passed).take(most).map(|(.., name)| name).collect())
 }
 
 fn lease(connection: &Connection, claim: &Claim<'_>, kept: Kept, now: Now) -> Done<Option<Task>> {
@@ -106,14 +122,19 @@ fn due_of(connection: &Connection, seq: i64) -> Done<i64> {
 
 /// Makes ready whose time has come.
 fn promote(connection: &Connection, now: Now) -> Done<()> {
-    let mut query =
-        connection.prepare_cached(&format!("SELECT {COLUMNS} {DUE} ORDER BY due LIMIT {AT_ONCE}"))?;
-    let due: Vec<Kept> = query.query_map([int(now.seconds())], Kept::read)?.collect::<Result<_, _>>()?;
+    let mut query = connection.prepare_cached(&format!("SELECT {COLUMNS} {FUTURE} LIMIT {AT_ONCE}"))?;
+    let future = query.query_map([int(now.ms + BACK)], Kept::read)?.collect::<Result<Vec<_>, _>>()?;
+    for kept in &future {
+        bring_back(connection, kept, now)?;
+    }
+    let due = format!("SELECT {COLUMNS} {WAITING} AND due <= ?1 ORDER BY due LIMIT {AT_ONCE}");
+    let mut query = connection.prepare_cached(&due)?;
+    let due = query.query_map([int(now.seconds())], Kept::read)?.collect::<Result<Vec<_>, _>>()?;
     for kept in due {
         let life = if kept.life.state.name() == StateName::Blocked {
             let unblocked = kept.life.step(Incident::Unblocked, now.seconds(), 0, &RetryRule::DEFAULT);
             let Ok(life) = unblocked else { continue };
-            note(connection, &happened("unblocked", kept.seq, None, serde_json::Value::Null), now)?;
+            note(connection, &happened("unblocked", kept.seq, None, Value::Null), now)?;
             life
         } else {
             kept.life.clone()
@@ -121,5 +142,19 @@ fn promote(connection: &Connection, now: Now) -> Done<()> {
         put_life(connection, &kept, &life, None, now)?;
         refresh_lane(connection, &kept.lane)?;
     }
+    Ok(())
+}
+
+/// Lets a task wait as long as it was to wait when the clock was still ahead.
+fn bring_back(connection: &Connection, kept: &Kept, now: Now) -> Done<()> {
+    let (State::Queued { not_before: due } | State::Blocked { until: due }) = &kept.life.state else {
+        return Ok(());
+    };
+    let at = now.seconds() + due.saturating_sub(uint(kept.changed) / 1000);
+    let incident = Incident::Rescheduled { at };
+    let Ok(life) = kept.life.step(incident, now.seconds(), 0, &RetryRule::DEFAULT) else { return Ok(()) };
+    put_life(connection, kept, &life, None, now)?;
+    refresh_lane(connection, &kept.lane)?;
+    note(connection, &happened("rescheduled", kept.seq, None, json!({ "at": at })), now)?;
     Ok(())
 }

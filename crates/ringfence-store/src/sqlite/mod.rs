@@ -9,12 +9,13 @@ mod schema;
 mod tasks;
 
 use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
 
 use crate::atomic;
 use crate::bell::Bell;
@@ -27,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Sqlite {
     state: PathBuf,
     path: PathBuf,
+    /// Which file it was when it was opened.
+    identity: (u64, u64),
     writer: Mutex<Connection>,
     waiting: Mutex<Vec<Order>>,
     reader: OnceLock<Mutex<Connection>>,
@@ -67,7 +70,7 @@ impl Sqlite {
         state.join("ringfence.db")
     }
 
-    /// A file that is there while the running system has settings of its own: looking for it is faster than looking for them.
+    /// A file that is there once the running system has had settings of its own: looking for it is faster than for them.
     pub fn system_marker(state: &Path) -> PathBuf {
         state.join("system_config")
     }
@@ -75,13 +78,19 @@ impl Sqlite {
     /// Opens the store of an installation, and makes it if it is not there.
     pub fn open(state: &Path) -> Result<Self, StoreError> {
         let path = Self::file(state);
-        let place = |error: std::io::Error| StoreError::Place { path: path.clone(), why: error.to_string() };
+        let place = |error: io::Error| StoreError::Place { path: path.clone(), why: error.to_string() };
         atomic::private_dir(state).map_err(place)?;
-        // Made by us, so that nobody else can read it.
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(place)?;
+        // Made by us, so that nobody else can read it. One that is there must not be opened: to close it again would free
+        // all locks that this process has on it, those of an open store too.
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(place(error)),
+            _ => {}
+        }
         let mut connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         schema::prepare(&mut connection, &path)?;
+        let data = std::fs::metadata(&path).map_err(place)?;
         Ok(Self {
+            identity: (data.dev(), data.ino()),
             writer: Mutex::new(connection),
             waiting: Mutex::default(),
             reader: OnceLock::new(),
@@ -142,21 +151,25 @@ impl Sqlite {
     }
 
     fn together(&self, connection: &mut Connection, orders: Vec<Order>) {
-        let mut fails = Vec::with_capacity(orders.len());
+        let (runs, fails): (Vec<_>, Vec<_>) = orders.into_iter().map(|order| (order.run, order.fail)).unzip();
         let written = (|| {
             let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            for Order { run, fail } in orders {
-                fails.push(fail);
+            for run in runs {
                 let savepoint = transaction.savepoint()?;
                 if run(&savepoint) {
                     savepoint.commit()?;
+                } else {
+                    savepoint.finish()?;
+                }
+                // A full disk may have ended the whole transaction; what came next would be on its own.
+                if transaction.is_autocommit() {
+                    return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None));
                 }
             }
             transaction.commit()
         })();
         if let Err(error) = written {
             let error = explain(&self.path, Fault::Sql(error));
-            // Those that were not begun are told by the end of their order; the others here.
             fails.into_iter().for_each(|fail| fail(error.clone()));
         }
     }

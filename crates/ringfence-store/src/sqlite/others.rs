@@ -122,11 +122,11 @@ fn delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
 }
 
 impl Deliveries for Sqlite {
-    fn next_delivery(&self) -> Result<Option<Delivery>, StoreError> {
+    fn next_deliveries(&self, limit: usize) -> Result<Vec<Delivery>, StoreError> {
         self.read(|connection| {
             let mut query = connection
-                .prepare_cached(&format!("{DELIVERY} WHERE state = 'waiting' ORDER BY due, id LIMIT 1"))?;
-            Ok(query.query_row([], delivery).optional()?)
+                .prepare_cached(&format!("{DELIVERY} WHERE state = 'waiting' ORDER BY due, id LIMIT ?1"))?;
+            Ok(query.query_map([int(limit as u64)], delivery)?.collect::<Result<_, _>>()?)
         })
     }
 
@@ -140,15 +140,22 @@ impl Deliveries for Sqlite {
     ) -> Result<(), StoreError> {
         let error = error.map(str::to_owned);
         self.write(move |connection| {
-            let task: Option<i64> = connection
+            let tried: Option<(i64, String)> = connection
                 .query_row(
                     "UPDATE deliveries SET state = ?2, due = ?3, error = ?4, attempts = attempts + 1
-                     WHERE id = ?1 AND state = 'waiting' RETURNING task",
+                     WHERE id = ?1 AND state = 'waiting' RETURNING task, url",
                     params![int(id), state.as_str(), int(due), error],
-                    |row| row.get(0),
+                    |row| Ok((row.get(0)?, row.get(1)?)),
                 )
                 .optional()?;
-            let Some(task) = task else { return Ok(()) };
+            let Some((task, url)) = tried else { return Ok(()) };
+            if state == DeliveryState::Waiting {
+                // Who does not answer one does not answer the others either.
+                connection.execute(
+                    "UPDATE deliveries SET due = max(due, ?2) WHERE state = 'waiting' AND url = ?1",
+                    params![url, int(due)],
+                )?;
+            }
             let happened = Happened {
                 kind: match state {
                     DeliveryState::Waiting => "webhook.retrying".into(),
@@ -175,17 +182,40 @@ impl Deliveries for Sqlite {
 impl Processes for Sqlite {
     fn processes(&self) -> Result<Vec<ProcessRow>, StoreError> {
         self.read(|connection| {
-            let mut query = connection.prepare_cached("SELECT row FROM processes ORDER BY name")?;
-            Ok(query.query_map([], |row| parsed(row, 0))?.collect::<Result<_, _>>()?)
+            let mut query = connection.prepare_cached("SELECT row, wanted FROM processes ORDER BY name")?;
+            let rows =
+                query.query_map([], |row| Ok(ProcessRow { wanted: row.get(1)?, ..parsed(row, 0)? }))?;
+            Ok(rows.collect::<Result<_, _>>()?)
         })
+    }
+
+    fn want_process(&self, name: &str, wanted: bool, now: Now) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        self.write(move |connection| {
+            connection.execute(
+                "INSERT INTO processes(name, wanted, row) VALUES (?1, ?2, ?3)
+                 ON CONFLICT(name) DO UPDATE SET wanted = excluded.wanted",
+                params![name, wanted, json_of(&ProcessRow::idle(&name))?],
+            )?;
+            let happened = Happened {
+                kind: "process.wanted".into(),
+                task: None,
+                run: None,
+                data: json!({ "name": name, "wanted": wanted }),
+            };
+            note(connection, &happened, now).map(|_| ())
+        })?;
+        self.bell().ring();
+        Ok(())
     }
 
     fn put_process(&self, row: &ProcessRow, now: Now) -> Result<(), StoreError> {
         let row = row.clone();
         self.write(move |connection| {
             connection.execute(
-                "INSERT INTO processes(name, row) VALUES (?1, ?2) ON CONFLICT(name) DO UPDATE SET row = excluded.row",
-                params![row.name, json_of(&row)?],
+                "INSERT INTO processes(name, wanted, row) VALUES (?1, ?2, ?3)
+                 ON CONFLICT(name) DO UPDATE SET row = excluded.row",
+                params![row.name, row.wanted, json_of(&row)?],
             )?;
             let happened = Happened {
                 kind: "process.changed".into(),
@@ -217,7 +247,7 @@ impl SystemConfig for Sqlite {
             let made = crate::atomic::write(&marker, b"");
             made.map_err(|error| StoreError::Place { path: marker.clone(), why: error.to_string() })?;
         }
-        let left: i64 = self.write(move |connection| {
+        self.write(move |connection| {
             let mut query = connection.prepare_cached("SELECT value FROM system_config WHERE key = ?1")?;
             let before: Option<Value> = query.query_row([&key], |row| parsed(row, 0)).optional()?;
             match &value {
@@ -234,12 +264,8 @@ impl SystemConfig for Sqlite {
                 run: None,
                 data: json!({ "key": key, "before": before, "after": value }),
             };
-            note(connection, &happened, now)?;
-            Ok(connection.query_row("SELECT count(*) FROM system_config", [], |row| row.get(0))?)
+            note(connection, &happened, now).map(|_| ())
         })?;
-        if left == 0 {
-            let _ = std::fs::remove_file(marker);
-        }
         self.bell().ring();
         Ok(())
     }

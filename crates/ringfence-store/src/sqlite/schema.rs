@@ -28,6 +28,8 @@ CREATE TABLE tasks(
     fence       INTEGER NOT NULL,
     lease_until INTEGER NOT NULL,
     owner       TEXT,
+    -- The run that it was cancelled in, until nothing of it is left.
+    leaving     TEXT,
     result      TEXT,
     created     INTEGER NOT NULL,
     changed     INTEGER NOT NULL
@@ -35,7 +37,11 @@ CREATE TABLE tasks(
 CREATE INDEX tasks_ready ON tasks(lane, priority DESC, seq) WHERE ready = 1;
 CREATE INDEX tasks_holding ON tasks(lane) WHERE holds = 1;
 CREATE INDEX tasks_due ON tasks(due) WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked');
+-- Those that are from the future, because the clock went back.
+CREATE INDEX tasks_future ON tasks(changed) WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked');
 CREATE INDEX tasks_running ON tasks(lane) WHERE state = 'running';
+CREATE INDEX tasks_leaving ON tasks(lane) WHERE leaving IS NOT NULL;
+CREATE INDEX tasks_lane ON tasks(lane);
 CREATE INDEX tasks_state ON tasks(state, seq);
 CREATE INDEX tasks_ended ON tasks(changed) WHERE state IN ('done', 'dead', 'cancelled');
 
@@ -98,10 +104,12 @@ CREATE TABLE deliveries(
     error    TEXT
 ) STRICT;
 CREATE INDEX deliveries_due ON deliveries(state, due);
+CREATE INDEX deliveries_task ON deliveries(task);
 
 CREATE TABLE processes(
-    name TEXT PRIMARY KEY,
-    row  TEXT NOT NULL
+    name   TEXT PRIMARY KEY,
+    wanted INTEGER NOT NULL,
+    row    TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE system_config(
@@ -120,11 +128,14 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), St
         if found < known {
             connection.pragma_update(None, "journal_mode", "WAL")?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            // Somebody else may have been faster.
-            for step in STEPS.iter().skip(version(&transaction)? as usize) {
+            // Somebody else may have been faster, and know more.
+            let found = version(&transaction)?;
+            for step in STEPS.iter().skip(found as usize) {
                 transaction.execute_batch(step)?;
             }
-            transaction.pragma_update(None, "user_version", known)?;
+            if found < known {
+                transaction.pragma_update(None, "user_version", known)?;
+            }
             transaction.commit()?;
         }
         Ok(found)

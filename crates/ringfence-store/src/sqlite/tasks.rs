@@ -1,10 +1,11 @@
 //! Tasks: adding, reading, and what happens to them with all that follows.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 
 use ringfence_core::event::{RunResult, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
-use ringfence_core::ids::TaskId;
+use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::task::{Incident, Life, RetryRule, Role, State, StateName, TaskSpec, Time};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
@@ -15,10 +16,13 @@ use super::claim::{take, worth_it};
 use super::{Done, Fault, Sqlite, int, uint};
 use crate::error::StoreError;
 use crate::events::Happened;
-use crate::tasks::{Added, Attempt, Change, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks};
+use crate::tasks::{
+    Added, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks,
+};
 
 /// All that a row of a task says.
-pub(super) const COLUMNS: &str = "seq, spec, lane, life, created, changed, result, waits";
+pub(super) const COLUMNS: &str =
+    "seq, spec, lane, life, created, changed, result, waits, leaving IS NOT NULL";
 
 /// A row of a task.
 pub(super) struct Kept {
@@ -30,6 +34,8 @@ pub(super) struct Kept {
     pub(super) changed: i64,
     pub(super) result: Option<String>,
     pub(super) waits: i64,
+    /// Whether something of its last run may be left.
+    pub(super) leaving: bool,
 }
 
 impl Kept {
@@ -43,6 +49,7 @@ impl Kept {
             changed: row.get(5)?,
             result: row.get(6)?,
             waits: row.get(7)?,
+            leaving: row.get(8)?,
         })
     }
 
@@ -108,11 +115,11 @@ struct Derived {
     lease_until: i64,
 }
 
-fn derive(life: &Life, waits: i64, now: Now) -> Derived {
+fn derive(life: &Life, waits: i64, leaving: bool, now: Now) -> Derived {
     let nothing = Derived { due: 0, ready: false, holds: false, run: None, lease_until: 0 };
     match &life.state {
         State::Queued { not_before } => {
-            let ready = waits == 0 && *not_before <= now.seconds();
+            let ready = waits == 0 && !leaving && *not_before <= now.seconds();
             Derived { due: int(*not_before), ready, holds: !ready && life.attempts > 0, ..nothing }
         }
         State::Blocked { until } => Derived { due: int(*until), holds: true, ..nothing },
@@ -131,7 +138,7 @@ pub(super) fn put_life(
     owner: Option<&str>,
     now: Now,
 ) -> Done<()> {
-    let Derived { due, ready, holds, run, lease_until } = derive(life, kept.waits, now);
+    let Derived { due, ready, holds, run, lease_until } = derive(life, kept.waits, kept.leaving, now);
     let mut update = connection.prepare_cached(
         "UPDATE tasks SET life = ?2, state = ?3, due = ?4, ready = ?5, holds = ?6, waits = ?7, run = ?8,
              fence = ?9, lease_until = ?10, owner = coalesce(?11, owner), changed = ?12 WHERE seq = ?1",
@@ -164,7 +171,10 @@ pub(super) fn refresh_lane(connection: &Connection, lane: &str) -> Done<()> {
     let mut update = connection.prepare_cached(
         "INSERT INTO lanes(name, free, best, role, served)
          VALUES (?1, NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND state = 'running')
-                 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND holds = 1), ?2, ?3, 0)
+                 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND leaving IS NOT NULL)
+                 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND holds = 1), ?2, ?3,
+                 -- Who comes anew stands last in the line.
+                 (SELECT coalesce(max(id), 0) FROM events))
          ON CONFLICT(name) DO UPDATE SET free = excluded.free, best = excluded.best, role = excluded.role",
     )?;
     update.execute(params![lane, best, role])?;
@@ -190,7 +200,7 @@ fn add_one(connection: &Connection, NewTask { spec, lane }: &NewTask, now: Now) 
     }
     let waits = int(undone(connection, &spec.after)? as u64);
     let life = Life::accepted(spec.not_before.unwrap_or(0));
-    let Derived { due, ready, holds, .. } = derive(&life, waits, now);
+    let Derived { due, ready, holds, .. } = derive(&life, waits, false, now);
     let mut insert = connection.prepare_cached(
         "INSERT INTO tasks(agent, role, lane, priority, key, spec, life, state, due, ready, holds, waits,
              fence, lease_until, created, changed)
@@ -263,17 +273,43 @@ fn existing(connection: &Connection, task: &TaskId) -> Done<Kept> {
 }
 
 /// Lets something happen to a task, and to those that wait for it.
-fn change_one(connection: &Connection, task: &TaskId, incident: Incident, by: &By, now: Now) -> Done<Task> {
+fn change_one(
+    connection: &Connection,
+    task: &TaskId,
+    incident: &Incident,
+    by: &By,
+    now: Now,
+) -> Done<Changed> {
     let mut kept = existing(connection, task)?;
-    if incident == Incident::Retry {
-        kept.waits = int(undone(connection, &kept.spec.after)? as u64);
+    if *incident == Incident::Retry {
+        // What was done and forgotten since was done.
+        kept.waits = int(undone(connection, &known(connection, &kept.spec.after)?)? as u64);
     }
-    let mut work = vec![(kept, incident)];
+    let before = kept.life.clone();
+    let mut died = Vec::new();
+    let mut next = step(connection, &kept, incident, by, now)?;
+    died.extend((next.state == State::Dead).then(|| task.clone()));
+    let mut work = followers(connection, kept.seq, &next, now)?;
+    // What a run of one task brought about is nobody else's.
+    let by = &By { rules: by.rules.clone(), jitter: by.jitter, result: None };
     while let Some((kept, incident)) = work.pop() {
-        let next = step(connection, &kept, &incident, by, now)?;
+        next = step(connection, &kept, &incident, by, now)?;
+        died.push(id_of(kept.seq)?);
         work.extend(followers(connection, kept.seq, &next, now)?);
     }
-    existing(connection, task)?.into_task(connection)
+    Ok(Changed { task: existing(connection, task)?.into_task(connection)?, before, died })
+}
+
+/// Those of the tasks that are still there.
+fn known(connection: &Connection, tasks: &[TaskId]) -> Done<Vec<TaskId>> {
+    let mut known = Vec::new();
+    for task in tasks {
+        let mut query = connection.prepare_cached("SELECT 1 FROM tasks WHERE seq = ?1")?;
+        if query.exists([seq_of(task)?])? {
+            known.push(task.clone());
+        }
+    }
+    Ok(known)
 }
 
 /// One task, one incident, all that belongs to it.
@@ -308,8 +344,12 @@ fn step(connection: &Connection, kept: &Kept, incident: &Incident, by: &By, now:
         bury.execute(params![kept.seq, int(now.ms)])?;
         tell(connection, kept, &Incident::Buried, &next, None, now)?;
     }
+    if let (Incident::Cancel, Some(run)) = (incident, run) {
+        connection.execute("UPDATE tasks SET leaving = ?2 WHERE seq = ?1", params![kept.seq, run])?;
+    }
     if *incident == Incident::Retry {
         connection.execute("DELETE FROM dead_letters WHERE task = ?1", [kept.seq])?;
+        connection.execute("UPDATE tasks SET result = NULL WHERE seq = ?1", [kept.seq])?;
     }
     put_life(connection, kept, &next, None, now)?;
     if let Some(result) = &by.result {
@@ -396,6 +436,7 @@ fn tell(
             ("retrying", with(with(reason(), "not_before", *not_before), "fence", *fence))
         }
         (Incident::Failed { fence, .. }, _) => ("failed", with(reason(), "fence", *fence)),
+        (Incident::Rescheduled { at }, _) => ("rescheduled", json!({ "at": at })),
         // Told where they happen, or not worth telling.
         (Incident::Lease { .. } | Incident::Heartbeat { .. }, _) => return Ok(()),
     };
@@ -447,8 +488,8 @@ fn deliver(connection: &Connection, kept: &Kept, life: &Life, by: &By, now: Now)
             "result": by.result,
         });
         connection.execute(
-            "INSERT INTO deliveries(task, url, body, state, attempts, due) VALUES (?1, ?2, ?3, 'waiting', 0, 0)",
-            params![kept.seq, url, body.to_string()],
+            "INSERT INTO deliveries(task, url, body, state, attempts, due) VALUES (?1, ?2, ?3, 'waiting', 0, ?4)",
+            params![kept.seq, url, body.to_string(), int(now.seconds())],
         )?;
     }
     Ok(())
@@ -522,15 +563,51 @@ impl Tasks for Sqlite {
         Ok(claimed)
     }
 
-    fn change(&self, change: &Change<'_>, now: Now) -> Result<Task, StoreError> {
+    fn change(&self, change: &Change<'_>, now: Now) -> Result<Changed, StoreError> {
         let quiet = matches!(change.incident, Incident::Heartbeat { .. });
         let by = By { rules: change.rules.clone(), jitter: change.jitter, result: change.result.cloned() };
         let (task, incident) = (change.task.clone(), change.incident.clone());
-        let task = self.write(move |connection| change_one(connection, &task, incident, &by, now))?;
+        let changed = self.write(move |connection| change_one(connection, &task, &incident, &by, now))?;
         if !quiet {
             self.bell.ring();
         }
-        Ok(task)
+        Ok(changed)
+    }
+
+    fn leaving(&self) -> Result<Vec<(TaskId, RunId)>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT seq, leaving FROM tasks INDEXED BY tasks_leaving WHERE leaving IS NOT NULL",
+            )?;
+            let rows = query.query_map([], |row| {
+                let run = row.get::<_, String>(1)?.parse().map_err(|error| wrong(1, error))?;
+                Ok((id_of(row.get(0)?)?, run))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    fn release(&self, task: &TaskId, run: &RunId, now: Now) -> Result<(), StoreError> {
+        let (seq, run) = (seq_of(task)?, run.to_string());
+        self.write(move |connection| {
+            let gone = connection.execute(
+                "UPDATE tasks SET leaving = NULL WHERE seq = ?1 AND leaving = ?2",
+                params![seq, run],
+            )?;
+            if gone > 0
+                && let Some(kept) = Kept::of(connection, seq)?
+            {
+                put_life(connection, &kept, &kept.life, None, now)?;
+                refresh_lane(connection, &kept.lane)?;
+            }
+            Ok(())
+        })?;
+        self.bell.ring();
+        Ok(())
+    }
+
+    fn is_there(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|data| (data.dev(), data.ino()) == self.identity)
     }
 
     fn leases(&self) -> Result<Vec<Lease>, StoreError> {
@@ -555,18 +632,18 @@ impl Tasks for Sqlite {
 
     fn next_due(&self) -> Result<Option<Time>, StoreError> {
         self.read(|connection| {
-            let read = connection.query_row(
-                "SELECT min(due) FROM tasks WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked')",
-                [],
-                |row| row.get::<_, Option<i64>>(0),
-            );
+            let read =
+                connection.query_row(&format!("SELECT min(due) {}", super::claim::WAITING), [], |row| {
+                    row.get::<_, Option<i64>>(0)
+                });
             Ok(read?.map(uint))
         })
     }
 
     fn forget(&self, before_ms: u64, really: bool) -> Result<u64, StoreError> {
         // One that somebody still waits for is kept, and one whose letter nobody has read.
-        const OLD: &str = "FROM tasks WHERE state IN ('done', 'dead', 'cancelled') AND changed < ?1
+        const OLD: &str = "FROM tasks INDEXED BY tasks_ended
+            WHERE state IN ('done', 'dead', 'cancelled') AND changed < ?1 AND leaving IS NULL
             AND NOT EXISTS (SELECT 1 FROM dead_letters d WHERE d.task = tasks.seq)
             AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.task = tasks.seq AND d.state = 'waiting')
             AND NOT EXISTS (SELECT 1 FROM befores b JOIN tasks t ON t.seq = b.task
@@ -579,23 +656,39 @@ impl Tasks for Sqlite {
                 Ok(uint(count?))
             });
         }
-        self.write_alone(|connection| {
-            connection.execute("CREATE TEMP TABLE IF NOT EXISTS old(seq INTEGER PRIMARY KEY)", [])?;
-            connection.execute("DELETE FROM old", [])?;
-            let count = connection.execute(&format!("INSERT INTO old SELECT seq {OLD}"), [before])?;
-            for table in ["runs", "deliveries", "befores"] {
-                connection
-                    .execute(&format!("DELETE FROM {table} WHERE task IN (SELECT seq FROM old)"), [])?;
+        // In turns with everybody else, the oldest first.
+        let old = format!("SELECT seq, lane {OLD} ORDER BY changed LIMIT {FORGOTTEN_AT_ONCE}");
+        let mut forgotten = 0;
+        loop {
+            let count = self.write_alone(|connection| {
+                let mut query = connection.prepare_cached(&old)?;
+                let rows = query.query_map([before], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let rows: Vec<(i64, String)> = rows.collect::<Result<_, _>>()?;
+                rows.iter().try_for_each(|(seq, lane)| forget_one(connection, *seq, lane))?;
+                Ok(rows.len())
+            })?;
+            forgotten += count as u64;
+            if count < FORGOTTEN_AT_ONCE {
+                break;
             }
-            connection.execute("DELETE FROM tasks WHERE seq IN (SELECT seq FROM old)", [])?;
-            connection.execute("DELETE FROM events WHERE at < ?1", [before])?;
-            connection.execute(
-                "DELETE FROM lanes WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE lane = lanes.name)",
-                [],
-            )?;
-            Ok(count as u64)
-        })
+        }
+        self.write_alone(|connection| Ok(connection.execute("DELETE FROM events WHERE at < ?1", [before])?))?;
+        Ok(forgotten)
     }
+}
+
+/// How many tasks are forgotten in one go.
+const FORGOTTEN_AT_ONCE: usize = 500;
+
+fn forget_one(connection: &Connection, seq: i64, lane: &str) -> Done<()> {
+    for table in ["runs", "deliveries", "befores"] {
+        connection.prepare_cached(&format!("DELETE FROM {table} WHERE task = ?1"))?.execute([seq])?;
+    }
+    connection.prepare_cached("DELETE FROM befores WHERE needs = ?1")?.execute([seq])?;
+    connection.prepare_cached("DELETE FROM tasks WHERE seq = ?1")?.execute([seq])?;
+    let empty = "DELETE FROM lanes WHERE name = ?1 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1)";
+    connection.prepare_cached(empty)?.execute([lane])?;
+    Ok(())
 }
 
 pub(super) fn attempts_of(connection: &Connection, seq: i64) -> Done<Vec<Attempt>> {

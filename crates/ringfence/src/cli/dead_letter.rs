@@ -3,13 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use ringfence_core::task::Incident;
-use ringfence_store::{Change, DeadLetter, DeadLetters, Deliveries, DeliveryState, Tasks};
+use ringfence_store::{DeadLetter, DeadLetters, Deliveries, DeliveryState};
 use serde_json::json;
 
-use super::task::attempt_row;
+use super::task::{self, attempt_row};
 use crate::installation::Installation;
-use crate::queue::Office;
 use crate::render::ago;
 use crate::report::{print, unstored};
 use crate::terminal;
@@ -141,15 +139,8 @@ fn all(
 }
 
 fn retry(installation: &Installation, id: &str) -> anyhow::Result<()> {
-    let store = installation.store()?;
-    let task = id.parse()?;
-    store.letter(&task).map_err(unstored)?;
-    let rules = Office::rules(&Office { installation, logs_to_files: false }.resolved()?);
-    let change = Change { task: &task, incident: Incident::Retry, rules: &rules, jitter: 0, result: None };
-    store.change(&change, installation.clock().now()).map_err(unstored)?;
-    DeadLetter::remove(&installation.state, &task);
-    terminal::line(format!("task {task} is in the queue again"));
-    Ok(())
+    installation.store()?.letter(&id.parse()?).map_err(unstored)?;
+    task::retry(installation, id)
 }
 
 fn discard(installation: &Installation, id: &str) -> anyhow::Result<()> {

@@ -77,8 +77,7 @@ pub(crate) fn rows(installation: &Installation) -> anyhow::Result<Vec<ProcessRow
     let locks = ProcessLocks::new(&installation.state);
     let mut rows = installation.store()?.processes().map_err(unstored)?;
     for row in &mut rows {
-        let pid = locks.holder(&row.name);
-        row.pid = pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+        row.pid = locks.holder(&row.name).map(|who| who.pid.as_raw_nonzero().get().unsigned_abs());
         if row.pid.is_none() && row.status == ProcessStatus::Running {
             row.status = ProcessStatus::Failed;
         }
@@ -125,7 +124,7 @@ fn start(installation: &Installation, name: ProcessName) -> anyhow::Result<()> {
     if !is_running(installation) {
         return Err(advise(anyhow!("the daemon does not run"), "start it: `ringfence start`"));
     }
-    let asked = ask_start(&store, &locks, name, environment, &installation.clock()).map_err(unstored)?;
+    let asked = ask_start(&*store, &locks, name, environment, &installation.clock()).map_err(unstored)?;
     match asked {
         Startable::Skipped => terminal::line(format!("{name} {RESIDENT_SKIPPED}")),
         Startable::Running => terminal::line(format!("{name} runs already")),
@@ -142,7 +141,7 @@ fn start(installation: &Installation, name: ProcessName) -> anyhow::Result<()> {
 fn stop(installation: &Installation, name: ProcessName) -> anyhow::Result<()> {
     let store = installation.store()?;
     let locks = ProcessLocks::new(&installation.state);
-    ask_stop(&store, name, &installation.clock()).map_err(unstored)?;
+    ask_stop(&*store, name, &installation.clock()).map_err(unstored)?;
     if is_running(installation) {
         until(&store, || locks.holder(&name.to_string()).is_none())
             .with_context(|| format!("{name} did not stop"))?;
@@ -157,7 +156,7 @@ fn stop_all(installation: &Installation) -> anyhow::Result<()> {
     let names: Vec<ProcessName> = names.filter_map(|row| row.name.parse().ok()).collect();
     let store = installation.store()?;
     for name in &names {
-        ask_stop(&store, *name, &installation.clock()).map_err(unstored)?;
+        ask_stop(&*store, *name, &installation.clock()).map_err(unstored)?;
     }
     for name in &names {
         stop(installation, *name)?;

@@ -30,7 +30,7 @@ pub(crate) fn prune(args: &Args, installation: &Installation) -> anyhow::Result<
     let mut kept = Kept::of(&settings.queue);
     kept.days = args.days.unwrap_or(kept.days);
     kept.bytes = args.size.map_or(kept.bytes, MemorySize::bytes);
-    let swept = sweep(installation, &installation.store()?, &kept, args.dry_run)?;
+    let swept = sweep(installation, &*installation.store()?, &kept, args.dry_run)?;
     if args.json {
         terminal::json(&swept)?;
         return Ok(ExitCode::SUCCESS);

@@ -9,7 +9,7 @@ use ringfence_agents::AgentCli;
 use ringfence_core::config::{AgentSettings, Settings};
 use ringfence_core::ids::{AgentId, SessionId};
 use ringfence_core::nearest;
-use ringfence_core::task::Role;
+use ringfence_core::task::{Role, TaskSpec};
 use ringfence_engine::Work;
 use ringfence_store::runs::Progress;
 
@@ -93,7 +93,20 @@ pub(crate) struct Wish<'a> {
     pub(crate) options: &'a Options,
 }
 
-impl Wish<'_> {
+impl<'a> Wish<'a> {
+    /// What a task is about.
+    pub(crate) fn of_task(spec: &'a TaskSpec, options: &'a Options) -> Self {
+        Self {
+            agent: spec.agent.as_deref(),
+            role: Some(spec.role),
+            prompt: &spec.prompt,
+            model: spec.model.as_deref(),
+            base_url: spec.base_url.as_deref(),
+            command: spec.command.as_deref(),
+            options,
+        }
+    }
+
     /// Looks up all that it means, and has it done.
     pub(crate) fn fulfil<T>(
         &self,

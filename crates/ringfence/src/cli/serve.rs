@@ -2,15 +2,15 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use ringfence_core::mode::ExecutionEnvironment;
-use ringfence_engine::queue::ProcessLocks;
+use ringfence_engine::queue::{Identity, ProcessLocks};
 use ringfence_store::{Tasks, atomic};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 
 use super::{process, task};
@@ -48,10 +48,10 @@ pub(crate) struct StatusArgs {
 
 /// Whether a daemon runs.
 pub(crate) fn is_running(installation: &Installation) -> bool {
-    pid(installation).is_some()
+    daemon(installation).is_some()
 }
 
-fn pid(installation: &Installation) -> Option<Pid> {
+fn daemon(installation: &Installation) -> Option<Identity> {
     ProcessLocks::new(&installation.state).holder(ProcessLocks::DAEMON)
 }
 
@@ -82,19 +82,18 @@ const READY: &str = "ready";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
-    if let Some(pid) = pid(installation) {
-        terminal::line(format!("The daemon runs already (process {pid})."));
+    if told_running(installation) {
         return Ok(ExitCode::SUCCESS);
     }
     let logs = log_directory(&installation.state);
     atomic::private_dir(&logs).with_context(|| format!("{} cannot be made", logs.display()))?;
     let complaints = logs.join("daemon.err");
-    let errors = OpenOptions::new().write(true).create(true).truncate(true).open(&complaints);
+    let errors = OpenOptions::new().append(true).create(true).mode(0o600).open(&complaints);
     let errors = errors.with_context(|| format!("{} cannot be written", complaints.display()))?;
+    let before = errors.metadata().map_or(0, |data| data.len());
     let mut child = Command::new(&installation.program)
         .args(["serve", "--background"])
         .current_dir("/")
-        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(errors)
@@ -105,24 +104,37 @@ pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
         BufReader::new(stdout).read_line(&mut said)?;
     }
     if said.trim() != READY {
-        let why = fs::read_to_string(&complaints).unwrap_or_default();
-        let why = why.trim().trim_start_matches("error: ").to_owned();
+        child.wait()?;
+        // Somebody else was faster, which is as good.
+        if told_running(installation) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let why = fs::read(&complaints).unwrap_or_default();
+        let why = why.get(usize::try_from(before).unwrap_or(0)..).unwrap_or_default();
+        let why = String::from_utf8_lossy(why).trim().trim_start_matches("error: ").to_owned();
         bail!(
             "the daemon did not start: {}",
-            if why.is_empty() { "it said nothing".to_owned() } else { why }
+            if why.is_empty() { "it said nothing; is the disk full?".to_owned() } else { why }
         );
     }
     terminal::line(format!("The daemon runs (process {}).", child.id()));
     Ok(ExitCode::SUCCESS)
 }
 
+fn told_running(installation: &Installation) -> bool {
+    let running = daemon(installation);
+    if let Some(Identity { pid, .. }) = running {
+        terminal::line(format!("The daemon runs already (process {pid})."));
+    }
+    running.is_some()
+}
+
 pub(crate) fn stop(args: &StopArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let Some(pid) = pid(installation) else {
+    let Some(daemon) = daemon(installation) else {
         terminal::line("The daemon does not run.");
         return Ok(ExitCode::SUCCESS);
     };
-    let process = pidfd_open(pid, PidfdFlags::empty()).context("the daemon cannot be reached")?;
-    if is_running(installation) {
+    if let Some(process) = daemon.open() {
         let signal = if args.drain { Signal::USR1 } else { Signal::TERM };
         pidfd_send_signal(&process, signal).context("the daemon cannot be told")?;
     }
@@ -132,7 +144,7 @@ pub(crate) fn stop(args: &StopArgs, installation: &Installation) -> anyhow::Resu
         if !args.drain && begun.elapsed() > PATIENCE {
             return Err(advise(
                 anyhow!("the daemon does not end"),
-                format!("end it by hand: `kill -9 {pid}`"),
+                format!("end it by hand: `kill -9 {}`", daemon.pid),
             ));
         }
         let _ = never.recv_timeout(Duration::from_millis(20));
@@ -149,18 +161,20 @@ pub(crate) fn restart(args: &StopArgs, installation: &Installation) -> anyhow::R
 }
 
 pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let pid = pid(installation);
-    let store = installation.store()?;
-    let counts = store.counts().map_err(unstored)?;
+    let pid = daemon(installation).map(|daemon| daemon.pid);
+    let counts = installation.store()?.counts().map_err(unstored)?;
     let processes = process::rows(installation)?;
-    let settings = Office { installation, logs_to_files: false }.resolved()?;
-    let environment = ExecutionEnvironment::of(settings.sandbox.mode);
+    // A mistake in the settings does not keep anybody from seeing the rest.
+    let settings = Office { installation, logs_to_files: false }.resolved();
+    let mode = settings.as_ref().ok().map(|settings| settings.sandbox.mode);
+    let environment = mode.map(ExecutionEnvironment::of);
     let code = if pid.is_some() { ExitCode::SUCCESS } else { ExitCode::from(3) };
     if args.json {
         terminal::json(&json!({
             "daemon": { "running": pid.is_some(), "pid": pid.map(|pid| pid.as_raw_nonzero().get()) },
             "execution_environment": environment,
-            "mode": settings.sandbox.mode,
+            "mode": mode,
+            "settings_error": settings.as_ref().err().map(|error| format!("{error:#}")),
             "tasks": counts,
             "processes": processes,
         }))?;
@@ -170,7 +184,15 @@ pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::
         Some(pid) => terminal::line(format!("daemon: runs (process {pid})")),
         None => terminal::line("daemon: does not run (`ringfence start`)"),
     }
-    terminal::line(format!("environment: {} (mode {})", environment.as_str(), settings.sandbox.mode));
+    match (&settings, environment) {
+        (Ok(settings), Some(environment)) => {
+            terminal::line(format!("environment: {} (mode {})", environment.as_str(), settings.sandbox.mode));
+        }
+        (Err(error), _) => {
+            terminal::line(format!("settings: cannot be read, so nothing is taken: {error:#}"));
+        }
+        (Ok(_), None) => {}
+    }
     terminal::line(format!("tasks: {}", task::summary(&counts)));
     if !processes.is_empty() {
         terminal::line("");

@@ -1,5 +1,6 @@
 //! `ringfence task`: work that is done in its turn, with or without somebody looking on.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,18 +8,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
-use ringfence_core::config::{Settings, WorkspaceKind};
+use ringfence_core::config::WorkspaceKind;
 use ringfence_core::ids::{AgentId, RunId, TaskId};
 use ringfence_core::mode::Mode;
 use ringfence_core::policy::HostRule;
 use ringfence_core::task::{Incident, Role, State, StateName, TaskSpec};
 use ringfence_core::units::{Cpus, MemorySize, Seconds};
 use ringfence_engine::Observer;
-use ringfence_engine::queue::{Holder, Premises, RunLocks};
+use ringfence_engine::queue::{Holder, Premises, RunLocks, write_letters};
 use ringfence_store::runs::LogLine;
 use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{Added, Attempt, Change, Counts, Filter, Listener, NewTask, Task, Tasks};
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use ringfence_store::{
+    Added, Attempt, Change, Counts, DeadLetter, Filter, Listener, NewTask, Rules, Task, Tasks,
+};
+use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::{Value, json};
 
 use super::options::{Options, mode_parser, url, workspace_parser};
@@ -202,8 +205,8 @@ fn state_parser() -> ValueParser {
 pub(crate) fn task(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Add(args) => return add(*args, installation),
-        Verb::List(args) => list(args, &installation.store()?)?,
-        Verb::Show { id, json } => show(&installation.store()?, &id, json)?,
+        Verb::List(args) => list(args, &*installation.store()?)?,
+        Verb::Show { id, json } => show(&*installation.store()?, &id, json)?,
         Verb::Cancel { ids } => each(&ids, |id| cancel(installation, id))?,
         Verb::Retry { ids } => each(&ids, |id| retry(installation, id))?,
         Verb::Logs { id, follow, json } => logs(installation, &id, follow, json)?,
@@ -239,7 +242,11 @@ pub(crate) fn find(store: &Sqlite, text: &str) -> anyhow::Result<Task> {
 fn add(args: AddArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
     let (wait_for_it, as_json) = (args.wait, args.json);
     let specs = specs(args, installation)?;
-    let new = specs.into_iter().map(|spec| accepted(spec, installation)).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = Seen::default();
+    let new = specs
+        .into_iter()
+        .map(|spec| accepted(spec, installation, &mut seen))
+        .collect::<Result<Vec<_>, _>>()?;
     let store = installation.store()?;
     let added = store.add(&new, installation.clock().now()).map_err(unstored)?;
     if wait_for_it {
@@ -254,10 +261,12 @@ fn add(args: AddArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
         terminal::line(format!("task {task}{}", if *existed { " (it was there already)" } else { "" }));
     }
     if !super::serve::is_running(installation) {
-        terminal::about("The daemon does not run, so nothing happens yet: `ringfence start` starts it.");
+        terminal::about(NO_DAEMON);
     }
     Ok(ExitCode::SUCCESS)
 }
+
+const NO_DAEMON: &str = "The daemon does not run, so nothing happens yet: `ringfence start` starts it.";
 
 /// What is asked for: by flags, or whole on standard input.
 fn specs(args: AddArgs, installation: &Installation) -> anyhow::Result<Vec<TaskSpec>> {
@@ -336,25 +345,32 @@ fn base(args: AddArgs, installation: &Installation) -> anyhow::Result<TaskSpec> 
     })
 }
 
+/// Where tasks work, by all that says so: many tasks of one batch say the same.
+type Seen = BTreeMap<String, (Option<AgentId>, PathBuf)>;
+
 /// A task that can be done as far as one can tell now: its agent is known, its directory is there.
-fn accepted(mut spec: TaskSpec, installation: &Installation) -> anyhow::Result<NewTask> {
+fn accepted(mut spec: TaskSpec, installation: &Installation, seen: &mut Seen) -> anyhow::Result<NewTask> {
     spec.check()?;
+    if let Some(command) = &spec.command
+        && shlex::split(command).is_none_or(|words| words.is_empty())
+    {
+        bail!("`{command}` is not a command in the shell's words");
+    }
     let options = Options::of_task(&spec);
-    let wish = Wish {
-        agent: spec.agent.as_deref(),
-        role: Some(spec.role),
-        prompt: &spec.prompt,
-        model: None,
-        base_url: None,
-        command: None,
-        options: &options,
+    let key = format!("{:?}", (&spec.agent, spec.role, &spec.directory, spec.mode, &spec.policy));
+    let (agent, directory) = match seen.get(&key) {
+        Some(known) => known.clone(),
+        None => {
+            let found = Wish::of_task(&spec, &options).fulfil(installation, |asked, _| {
+                asked.policy(asked.mode())?;
+                let workspace = super::job::workspace_path(installation, &options, asked.agent)?;
+                let agent = asked.name.parse().ok().filter(|id| asked.settings.agents.contains_key(id));
+                Ok((agent, workspace.as_path().to_owned()))
+            })?;
+            seen.entry(key).or_insert(found).clone()
+        }
     };
-    let (lane, directory) = wish.fulfil(installation, |asked, _| {
-        asked.policy(asked.mode())?;
-        let workspace = super::job::workspace_path(installation, &options, asked.agent)?;
-        let directory = workspace.as_path().to_owned();
-        Ok((lane(&spec, asked.settings, &directory), directory))
-    })?;
+    let lane = lane(spec.lane.as_deref(), agent.as_ref(), &directory);
     // The daemon stands elsewhere.
     spec.directory = Some(directory);
     Ok(NewTask { spec, lane })
@@ -362,9 +378,8 @@ fn accepted(mut spec: TaskSpec, installation: &Installation) -> anyhow::Result<N
 
 /// Who has to wait for whom: an agent's tasks for each other, and where no agent of the settings is named those of one
 /// directory, for two agents in one directory are in each other's way.
-fn lane(spec: &TaskSpec, settings: &Settings, directory: &std::path::Path) -> String {
-    let agent = spec.agent.as_deref().and_then(|name| name.parse::<AgentId>().ok());
-    match (&spec.lane, agent.filter(|agent| settings.agents.contains_key(agent))) {
+fn lane(named: Option<&str>, agent: Option<&AgentId>, directory: &std::path::Path) -> String {
+    match (named, agent) {
         (Some(lane), _) => format!("lane {lane}"),
         (None, Some(agent)) => format!("agent {agent}"),
         (None, None) => format!("directory {}", directory.display()),
@@ -378,7 +393,7 @@ fn list(args: ListArgs, store: &Sqlite) -> anyhow::Result<()> {
     if json {
         return terminal::json(&tasks);
     }
-    if tasks.is_empty() {
+    if tasks.is_empty() && filter.limit > 0 {
         terminal::line("No tasks. `ringfence task add` makes one.");
         return Ok(());
     }
@@ -498,25 +513,25 @@ pub(crate) fn attempt_row(attempt: &Attempt) -> Vec<String> {
 /// How long a run gets to end by itself.
 const GRACE: Duration = Duration::from_secs(15);
 
+/// The rules of the settings, or those of who has set nothing: a mistake in the settings keeps nobody from stopping anything.
+fn rules(installation: &Installation) -> anyhow::Result<Rules> {
+    let settings = Office { installation, logs_to_files: false }.resolved();
+    Ok(Office::rules(&settings.or_else(|_| Installation::default_settings())?))
+}
+
 fn cancel(installation: &Installation, id: &str) -> anyhow::Result<()> {
     let store = installation.store()?;
-    let task = find(&store, id)?;
-    let office = Office { installation, logs_to_files: false };
-    let rules = Office::rules(&office.resolved()?);
-    let change =
-        Change { task: &task.id, incident: Incident::Cancel, rules: &rules, jitter: 0, result: None };
-    // What it was before says which run there is to end; it cannot be another by now, for it is cancelled.
-    let before = loop {
-        let before = store.task(&task.id).map_err(unstored)?;
-        let after = store.change(&change, installation.clock().now()).map_err(unstored)?;
-        if after.life.fence == before.life.fence + 1 {
-            break before;
-        }
-    };
-    if let State::Running { run, .. } = &before.life.state {
+    let task = find(&store, id)?.id;
+    let rules = rules(installation)?;
+    let change = Change { task: &task, incident: Incident::Cancel, rules: &rules, jitter: 0, result: None };
+    let changed = store.change(&change, installation.clock().now()).map_err(unstored)?;
+    write_letters(&*store, &installation.state, &changed.died);
+    if let State::Running { run, .. } = &changed.before.state {
+        let office = Office { installation, logs_to_files: false };
         end_run(installation, &office, run)?;
+        store.release(&task, run, installation.clock().now()).map_err(unstored)?;
     }
-    terminal::line(format!("task {} is cancelled", task.id));
+    terminal::line(format!("task {task} is cancelled"));
     Ok(())
 }
 
@@ -529,14 +544,14 @@ fn end_run(installation: &Installation, office: &Office<'_>, run: &RunId) -> any
     loop {
         match locks.holder(run)? {
             Holder::Nobody(_lock) => {
+                office.clear(run).map_err(crate::report::failed)?;
                 locks.forget(run);
-                return office.clear(run).map_err(crate::report::failed);
+                return Ok(());
             }
-            Holder::Runner(pid) => {
+            Holder::Runner(who) => {
                 let late = begun.elapsed() >= GRACE;
-                if let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
-                    && (late || !asked)
-                    && !locks.is_free(run)
+                if (late || !asked)
+                    && let Some(process) = who.open()
                 {
                     let _ = pidfd_send_signal(&process, if late { Signal::KILL } else { Signal::TERM });
                     asked = true;
@@ -551,14 +566,15 @@ fn end_run(installation: &Installation, office: &Office<'_>, run: &RunId) -> any
     }
 }
 
-fn retry(installation: &Installation, id: &str) -> anyhow::Result<()> {
+/// Puts a task into the queue again.
+pub(crate) fn retry(installation: &Installation, id: &str) -> anyhow::Result<()> {
     let store = installation.store()?;
-    let task = find(&store, id)?;
-    let rules = Office::rules(&Office { installation, logs_to_files: false }.resolved()?);
-    let change = Change { task: &task.id, incident: Incident::Retry, rules: &rules, jitter: 0, result: None };
+    let task = find(&store, id)?.id;
+    let rules = rules(installation)?;
+    let change = Change { task: &task, incident: Incident::Retry, rules: &rules, jitter: 0, result: None };
     store.change(&change, installation.clock().now()).map_err(unstored)?;
-    ringfence_store::DeadLetter::remove(&installation.state, &task.id);
-    terminal::line(format!("task {} is in the queue again", task.id));
+    DeadLetter::remove(&installation.state, &task);
+    terminal::line(format!("task {task} is in the queue again"));
     Ok(())
 }
 
@@ -568,10 +584,11 @@ fn logs(installation: &Installation, id: &str, follow: bool, as_json: bool) -> a
     let bell = store.bell().listen()?;
     let run = loop {
         let last = store.attempts(&task.id).map_err(unstored)?.pop();
+        let over = store.task(&task.id).map_err(unstored)?.life.state.name().is_final();
         match last {
             Some(attempt) => break attempt.run,
-            None if follow => bell.wait(None)?,
-            None => bail!("task {} was not tried yet", task.id),
+            None if follow && !over => bell.wait(None)?,
+            None => bail!("task {} was not tried", task.id),
         }
     };
     let file = installation.runs().log_file(&run);
@@ -649,6 +666,10 @@ fn wait(
     let store = installation.store()?;
     let ids = ids.iter().map(|id| Ok(find(&store, id)?.id)).collect::<anyhow::Result<Vec<_>>>()?;
     let deadline = timeout.map(|timeout| Instant::now() + timeout.duration());
+    let open = |id| store.task(id).is_ok_and(|task| !task.life.state.name().is_final());
+    if !super::serve::is_running(installation) && ids.iter().any(open) {
+        terminal::about(NO_DAEMON);
+    }
     let bell = store.bell().listen()?;
     let tasks = loop {
         let tasks = ids.iter().map(|id| store.task(id)).collect::<Result<Vec<_>, _>>().map_err(unstored)?;

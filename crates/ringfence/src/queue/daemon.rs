@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ringfence_core::config::Settings;
-use ringfence_egress::Poster;
 use ringfence_engine::queue::{DRAIN, Deliverer, Manager, ProcessLocks, ProcessName};
 use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{DeadLetter, DeadLetters, Deliveries, ProcessRow, Processes};
+use ringfence_store::{DeadLetter, DeadLetters, Deliveries, Processes};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -50,7 +49,7 @@ pub(crate) fn serve(
     let Some(_alive) = locks.take(ProcessLocks::DAEMON).context("the state directory cannot be used")? else {
         return Err(advise(anyhow!("the daemon runs already"), "`ringfence status` shows it"));
     };
-    let store = Arc::new(installation.store()?);
+    let store = installation.store()?;
     store.verify().map_err(unstored)?;
     logging::begin(&installation.state, "daemon", &settings.queue, office.logs_to_files)?;
     write_missing_letters(installation, &store)?;
@@ -99,8 +98,7 @@ fn want_dispatcher(store: &Sqlite, settings: &Settings, installation: &Installat
     if store.processes().map_err(unstored)?.iter().any(|row| row.name == name) {
         return Ok(());
     }
-    let row = ProcessRow { wanted: settings.queue.dispatcher, ..ProcessRow::idle(&name) };
-    store.put_process(&row, installation.clock().now()).map_err(unstored)
+    store.want_process(&name, settings.queue.dispatcher, installation.clock().now()).map_err(unstored)
 }
 
 /// Tells who wants to know, for as long as the daemon lives.
@@ -125,21 +123,24 @@ fn deliver(installation: &Installation, store: &Arc<Sqlite>) -> anyhow::Result<(
 }
 
 fn deliver_due(installation: &Installation, store: &Sqlite) -> anyhow::Result<Option<Duration>> {
-    if store.next_delivery()?.is_none() {
+    if store.next_deliveries(1)?.is_empty() {
         return Ok(None);
     }
     let clock = installation.clock();
     let settings = Office { installation, logs_to_files: true }.resolved()?;
     let outside = installation.outside(&settings.broker)?;
     let secret = match &settings.queue.webhook_secret_file {
-        Some(file) => read_text(&installation.expand(file))?.map(|text| text.trim().to_owned()),
-        None => installation.env.get("RINGFENCE_WEBHOOK_SECRET").cloned(),
+        Some(file) => {
+            let text = read_text(&installation.expand(file))?.map(|text| text.trim().to_owned());
+            // Whoever wants signatures gets nothing without one.
+            Some(text.filter(|text| !text.is_empty()).context("queue.webhook_secret_file holds no secret")?)
+        }
+        None => installation.env.get("RINGFENCE_WEBHOOK_SECRET").filter(|text| !text.is_empty()).cloned(),
     };
-    let poster = Poster::new(&outside.connect_to, &outside.roots)?;
-    let deliverer = Deliverer { store, clock: clock.clone(), poster };
-    let due = deliverer.deliver(secret.as_deref())?;
+    let deliverer = Deliverer { store, clock: clock.clone(), outside: &outside, secret: secret.as_deref() };
+    let due = deliverer.deliver()?;
     Ok(due.map(|due| {
-        let wait = (due * 1000).saturating_sub(clock.now().ms);
+        let wait = due.saturating_mul(1000).saturating_sub(clock.now().ms);
         Duration::from_millis(wait.max(1)).min(LONGEST_SLEEP)
     }))
 }

@@ -78,8 +78,9 @@ pub(crate) fn sweep(
         if !old && total <= kept.bytes {
             break;
         }
-        if !dry {
-            fs::remove_dir_all(runs.directory(&run))?;
+        if !dry && let Err(error) = fs::remove_dir_all(runs.directory(&run)) {
+            tracing::warn!(%run, why = %error, "a run cannot be taken away");
+            continue;
         }
         total -= size;
         swept.bytes += size;

@@ -5,20 +5,23 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::Context;
 use ringfence_backends::entry;
 use ringfence_core::config::Settings;
 use ringfence_core::event::RunResult;
 use ringfence_core::failure::Failure;
-use ringfence_core::ids::{AgentId, RunId};
+use ringfence_core::ids::RunId;
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
+use ringfence_core::record::Record;
 use ringfence_core::task::TaskSpec;
 use ringfence_engine::queue::{Premises, ProcessCommand, ProcessName, QueueSettings};
 use ringfence_store::runs::Progress;
 use ringfence_store::{Rules, Task};
 
 use super::{PROCESS_ARGUMENT, TASK_ARGUMENT};
+use crate::cli::{Options, Wish};
 use crate::installation::Installation;
 
 /// This installation, as the queue sees it.
@@ -39,22 +42,13 @@ impl Office<'_> {
         Rules { retry: settings.sandbox.retry_rule(&settings.queue), webhook: settings.queue.webhook.clone() }
     }
 
-    /// Where a task would run, by the settings of its own workspace.
+    /// Where a task would run, found out as the runner does.
     fn mode(&self, spec: &TaskSpec) -> anyhow::Result<Mode> {
-        if let Some(mode) = spec.mode {
-            return Ok(mode);
+        match spec.mode {
+            Some(mode) => Ok(mode),
+            None => Wish::of_task(spec, &Options::of_task(spec))
+                .fulfil(self.installation, |asked, _| Ok(asked.mode())),
         }
-        let settings = self.resolved()?;
-        let agent = spec.agent.as_deref().or_else(|| settings.executor.of(spec.role));
-        let agent = agent.and_then(|name| name.parse::<AgentId>().ok());
-        let agent = agent.and_then(|id| settings.agents.get(&id));
-        if let Some(mode) = agent.and_then(|agent| agent.sandbox_mode) {
-            return Ok(mode);
-        }
-        let directory = spec.directory.as_deref().or_else(|| agent?.working_directory.as_deref());
-        let directory = directory.map(|directory| self.installation.expand(directory));
-        let layers = self.installation.layers_for(directory.as_deref().unwrap_or(Path::new("/")))?;
-        Ok(layers.resolve()?.sandbox.mode)
     }
 
     fn own(&self) -> Command {
@@ -83,17 +77,22 @@ impl Premises for Office<'_> {
     }
 
     fn clear(&self, run: &RunId) -> Result<(), Failure> {
-        let mode = match self.installation.runs().record(run) {
-            Ok(record) if !record.mode.shares_system() => record.mode,
+        let record = match self.installation.runs().record(run) {
+            Ok(record) if !record.mode.shares_system() => record,
             // Its lock was held by all that ran of it; without a record nothing ever ran.
             _ => return Ok(()),
         };
-        let Some(keeper) = entry(mode).keeper else { return Ok(()) };
-        let keeper = keeper(&self.installation.surroundings())?;
-        for kept in keeper.list()?.into_iter().filter(|kept| kept.run == run.as_str()) {
-            keeper.remove(&kept.name)?;
+        let Some(keeper) = entry(record.mode).keeper else { return Ok(()) };
+        let remove = || {
+            let keeper = keeper(&self.installation.surroundings())?;
+            let mut left = keeper.list()?.into_iter().filter(|kept| kept.run == run.as_str());
+            left.try_for_each(|kept| keeper.remove(&kept.name))
+        };
+        match remove() {
+            // Its gate ends it by itself when its time is over, whether or not the engine answers.
+            Err(_) if is_over(&record) => Ok(()),
+            other => other,
         }
-        Ok(())
     }
 
     fn result_of(&self, run: &RunId) -> Option<RunResult> {
@@ -116,4 +115,14 @@ impl ProcessCommand for Office<'_> {
             .map(|settings| ExecutionEnvironment::of(settings.sandbox.mode))
             .map_err(|error| format!("{error:#}"))
     }
+}
+
+/// How long after its time a run may need to end by itself.
+const LAST_MOMENTS: Duration = Duration::from_secs(120);
+
+/// Whether the time of a run is over.
+fn is_over(record: &Record) -> bool {
+    let began = record.started_at.parse::<jiff::Timestamp>().ok().map(std::time::SystemTime::from);
+    let since = began.and_then(|began| began.elapsed().ok());
+    since.is_some_and(|since| since > record.effective.limits.timeout_seconds.duration() + LAST_MOMENTS)
 }

@@ -22,10 +22,9 @@ pub(crate) fn resident(name: &str, logs: &str) -> anyhow::Result<()> {
         bail!("{name} runs already");
     };
     let store = installation.store()?;
-    // Settings that cannot be read are told of by the dispatcher, again and again.
-    if let Ok(settings) = office.resolved() {
-        logging::begin(&installation.state, &name.to_string(), &settings.queue, to_files)?;
-    }
+    // Settings that cannot be read are told of by the dispatcher, in a log as nobody has set it.
+    let settings = office.resolved().or_else(|_| Installation::default_settings())?;
+    logging::begin(&installation.state, &name.to_string(), &settings.queue, to_files)?;
     let listener = store.bell().listen().context("the bell cannot be heard")?;
     let settings = installation.watch_settings().context("the settings cannot be watched")?;
     let dispatcher = Dispatcher {
@@ -34,7 +33,7 @@ pub(crate) fn resident(name: &str, logs: &str) -> anyhow::Result<()> {
             ProcessName::Dispatcher(_) => Post::Dispatcher,
             ProcessName::Resident(role, _) => Post::Resident(role),
         },
-        store: &store,
+        store: &*store,
         state: &installation.state,
         premises: &office,
         clock: installation.clock(),

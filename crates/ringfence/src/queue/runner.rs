@@ -3,18 +3,19 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use ringfence_core::backend::Stop;
 use ringfence_core::event::RunResult;
+use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::Mode;
-use ringfence_core::task::{Incident, State, TaskSpec};
+use ringfence_core::task::{Incident, RetryRule, State, TaskSpec};
 use ringfence_engine::Cancel;
 use ringfence_engine::queue::{RunLocks, finish, incident_of, keep_alive};
-use ringfence_store::{Store, StoreError};
+use ringfence_store::{Rules, Store, StoreError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -35,15 +36,20 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     let [task, run, fence, likely] = args else { bail!("a runner is started by ringfence alone") };
     let lock = held_lock().context("the lock of the run is not there")?;
     // Before the second thread, so that it holds the lock as well: it ends when all is over that it started.
-    let gate = match likely.parse::<Mode>() {
-        Ok(mode) if mode.shares_system() => gate::ahead(mode.isolates()),
-        _ => None,
-    };
+    let gate_mode = likely.parse::<Mode>().ok().filter(|mode| mode.shares_system());
+    let gate = gate_mode.and_then(|mode| gate::ahead(mode.isolates()));
     RunLocks::sign(&lock)?;
     let installation = Installation::discover(gate)?;
     let (task, run): (TaskId, RunId) = (task.parse()?, run.parse()?);
+    let store: Arc<dyn Store> = installation.store()?;
+    // Kept for the end, should the settings not be readable then.
+    let rules = Office { installation: &installation, logs_to_files: false }
+        .resolved()
+        .map(|settings| Office::rules(&settings));
     let runner = Runner {
-        store: Arc::new(installation.store()?),
+        store,
+        rules: rules.unwrap_or(Rules { retry: RetryRule::DEFAULT, webhook: None }),
+        gate_mode,
         installation: &installation,
         fence: fence.parse()?,
         task,
@@ -68,6 +74,9 @@ struct Runner<'a> {
     task: TaskId,
     run: RunId,
     fence: u64,
+    rules: Rules,
+    /// What the gate was made for, which holds the lock as well.
+    gate_mode: Option<Mode>,
 }
 
 impl Runner<'_> {
@@ -79,11 +88,11 @@ impl Runner<'_> {
             _ => return Ok(()),
         }
         let cancel = Cancel::default();
-        cancel_on_signals(cancel.clone())?;
+        let told = cancel_on_signals(cancel.clone())?;
         let clock = self.installation.clock();
         keep_alive(Arc::clone(&self.store), self.task.clone(), self.fence, clock, cancel.clone())?;
         let (incident, result) = self.attempt(&task.spec, &cancel);
-        self.end(&incident, result.as_ref())
+        self.end(&incident, result.as_ref(), &told)
     }
 
     /// Runs it. What could not even be started is a failure like others.
@@ -93,43 +102,41 @@ impl Runner<'_> {
             attachments: Some(self.installation.runs().attachments(&self.run)),
             ..Options::of_task(spec)
         };
-        let wish = Wish {
-            agent: spec.agent.as_deref(),
-            role: Some(spec.role),
-            prompt: &spec.prompt,
-            model: spec.model.as_deref(),
-            base_url: spec.base_url.as_deref(),
-            command: spec.command.as_deref(),
-            options: &options,
-        };
-        let done =
-            wish.fulfil(self.installation, |asked, work| asked.attempt(work, self.run.clone(), cancel));
+        let done = Wish::of_task(spec, &options).fulfil(self.installation, |asked, work| {
+            let mode = asked.mode();
+            if mode.shares_system() && self.gate_mode.is_none() {
+                // The settings have changed since: without a gate that holds the lock nobody would know when all is over.
+                return Ok(None);
+            }
+            asked.attempt(work, self.run.clone(), cancel).map(Some)
+        });
         match done {
-            Ok(Ok(result)) => (incident_of(&result, fence), Some(result)),
-            Ok(Err(failure)) => (Incident::Failed { fence, failure }, None),
-            Err(error) => (Incident::Failed { fence, failure: report::as_failure(&error) }, None),
+            Ok(Some(Ok(result))) => (incident_of(&result, fence), Some(result)),
+            Ok(Some(Err(failure))) => (Incident::Failed { fence, failure }, None),
+            Ok(None) => (Incident::HandedBack { fence }, None),
+            Err(error) => (Incident::Failed { fence, failure: unstarted(&error) }, None),
         }
     }
 
-    /// Writes the end down. A disk that is full now may not be later.
-    fn end(&self, incident: &Incident, result: Option<&RunResult>) -> anyhow::Result<()> {
+    /// Writes the end down. A disk that is full now may not be later; whoever is told to end leaves it to others.
+    fn end(
+        &self,
+        incident: &Incident,
+        result: Option<&RunResult>,
+        told: &Receiver<()>,
+    ) -> anyhow::Result<()> {
         let clock = self.installation.clock();
         let office = Office { installation: self.installation, logs_to_files: false };
         let begun = Instant::now();
-        let (_kept, never) = channel::<()>();
         loop {
-            let settings = office.resolved();
-            let written = match &settings {
-                Ok(settings) => {
-                    let (rules, now) = (Office::rules(settings), clock.now());
-                    let state = &self.installation.state;
-                    finish(&*self.store, state, &self.task, incident.clone(), result, &rules, now)
-                }
-                Err(error) => Err(StoreError::Other(format!("{error:#}"))),
-            };
-            match written {
+            let rules =
+                office.resolved().map_or_else(|_| self.rules.clone(), |settings| Office::rules(&settings));
+            let (state, now) = (&self.installation.state, clock.now());
+            match finish(&*self.store, state, &self.task, incident.clone(), result, &rules, now) {
                 Err(error) if error.is_passing() && begun.elapsed() < STUBBORN => {
-                    let _ = never.recv_timeout(AGAIN);
+                    if told.recv_timeout(AGAIN).is_ok() {
+                        return Err(error.into());
+                    }
                 }
                 Err(error) => return Err(error.into()),
                 Ok(_) => return Ok(()),
@@ -138,13 +145,29 @@ impl Runner<'_> {
     }
 }
 
-/// Whoever sends a signal wants the run to end; whoever sends two wants it at once.
-fn cancel_on_signals(cancel: Cancel) -> anyhow::Result<()> {
+/// Why nothing was started. What a busy or full store said is not the task's fault.
+fn unstarted(error: &anyhow::Error) -> Failure {
+    let failure = report::as_failure(error);
+    let error = error.downcast_ref::<report::Advised>().map_or(error, |advised| &advised.error);
+    let passing =
+        error.chain().any(|cause| cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_passing));
+    if passing { Failure { class: FailureClass::Unknown, ..failure } } else { failure }
+}
+
+/// A second signal counts only after a while: more than one may tell the same.
+const INSIST: Duration = Duration::from_secs(5);
+
+/// Whoever sends a signal wants the run to end; whoever sends one again wants it at once. Each is passed on.
+fn cancel_on_signals(cancel: Cancel) -> anyhow::Result<Receiver<()>> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let (tell, told) = channel();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for (count, _) in signals.forever().enumerate() {
-            cancel.request(if count == 0 { Stop::Interrupt } else { Stop::Kill });
+        let mut first = None;
+        for _ in signals.forever() {
+            let first = *first.get_or_insert_with(Instant::now);
+            cancel.request(if first.elapsed() < INSIST { Stop::Interrupt } else { Stop::Kill });
+            let _ = tell.send(());
         }
     })?;
-    Ok(())
+    Ok(told)
 }
