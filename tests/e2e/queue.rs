@@ -617,6 +617,8 @@ fn a_real_agent_does_a_task_and_a_limit_of_its_provider_blocks_it() {
     let done = queue.wait("1");
     assert_eq!(done["task"]["result"]["text"], "the answer of the model", "{done}");
     assert!(done["attempts"][0]["usage"]["output_tokens"].as_u64().unwrap() > 0, "{done}");
+    let used = queue.ok(&["usage", "--by", "task", "--json"]).json();
+    assert_eq!((&used[0]["task"], used.as_array().unwrap().len()), (&json!("1"), 1), "{used}");
     server.set_script(Script::new(vec![Step::fail(429)]));
     add("say it again");
     wait_for("a blocked task", || (queue.state("2") == "blocked").then_some(()));

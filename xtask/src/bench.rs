@@ -211,8 +211,18 @@ pub(crate) fn queue() -> anyhow::Result<()> {
     if !has("redis-server") {
         let _ = run(&["apt-get", "install", "--yes", "--no-install-recommends", "redis-server"]);
     }
-    if !Path::new(&peers).join("node_modules/bullmq").exists() {
-        run(&["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", &peers, "bullmq"])?;
+    if !Path::new(&peers).join("node_modules/ioredis").exists() {
+        run(&[
+            "npm",
+            "install",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            &peers,
+            "bullmq",
+            "ioredis",
+        ])?;
     }
     run(&["cargo", "run", "--release", "--locked", "-p", "queue-bench", "--", &binary, &peers])
 }

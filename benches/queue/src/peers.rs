@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -13,7 +14,7 @@ use crate::store::{NOW, claim, done, new_task};
 
 const CLIENTS: usize = 64;
 const EACH: usize = 30;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 const PORT: &str = "41999";
 
 pub(crate) fn throughput(disk: &Path, peers: &Path) -> anyhow::Result<()> {
@@ -56,44 +57,45 @@ pub(crate) fn throughput(disk: &Path, peers: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every client adds, and whoever is free takes and ends, all at once.
+/// So many clients add, one takes, and as many hands end, all at once.
 fn ours(state: &Path) -> anyhow::Result<f64> {
-    let store = Sqlite::open(state)?;
+    let store = &Sqlite::open(state)?;
+    let bell = store.bell().listen()?;
+    let (give, hands) = mpsc::channel();
+    let hands = &Mutex::new(hands);
     let start = Instant::now();
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                let store = &store;
-                scope.spawn(move || -> anyhow::Result<()> {
-                    for number in 0..EACH {
-                        store.add(&[new_task(client * EACH + number)], NOW)?;
-                    }
-                    Ok(())
-                })
+        let adders = (0..CLIENTS).map(|client| {
+            scope.spawn(move || -> anyhow::Result<()> {
+                for number in 0..EACH {
+                    store.add(&[new_task(client * EACH + number)], NOW)?;
+                }
+                Ok(())
             })
-            .collect();
-        let mut ended = 0;
-        while ended < CLIENTS * EACH {
-            let taken = claim(&store, CLIENTS)?;
-            ended += taken.len();
-            if taken.is_empty() {
-                std::thread::yield_now();
+        });
+        let enders = (0..CLIENTS).map(|_| {
+            scope.spawn(move || -> anyhow::Result<()> {
+                let next = || hands.lock().ok()?.recv().ok();
+                while let Some(task) = next() {
+                    done(store, &task)?;
+                }
+                Ok(())
+            })
+        });
+        let all: Vec<_> = adders.chain(enders).collect();
+        let mut taken = 0;
+        while taken < CLIENTS * EACH {
+            let tasks = claim(store, CLIENTS)?;
+            taken += tasks.len();
+            if tasks.is_empty() {
+                bell.wait(Some(Duration::from_millis(10)))?;
             }
-            let enders: Vec<_> = taken
-                .into_iter()
-                .map(|task| {
-                    let store = &store;
-                    scope.spawn(move || done(store, &task))
-                })
-                .collect();
-            for ender in enders {
-                ender.join().map_err(|_| anyhow::anyhow!("a client broke"))??;
+            for task in tasks {
+                give.send(task).map_err(|_| anyhow::anyhow!("nobody ends tasks any more"))?;
             }
         }
-        for client in clients {
-            client.join().map_err(|_| anyhow::anyhow!("a client broke"))??;
-        }
-        Ok::<_, anyhow::Error>(())
+        drop(give);
+        all.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow::anyhow!("a client broke"))?)
     })?;
     Ok((CLIENTS * EACH) as f64 / start.elapsed().as_secs_f64())
 }

@@ -89,7 +89,12 @@ const MISTAKES: [(&str, usize, &str, &str); 36] = [
     ("{\"sandbox\": {\n\"mod\": \"host\"}}", 2, "sandbox.mod", "did you mean `sandbox.mode`?"),
     ("{\"mode\": \"host\"}", 1, "mode", "did you mean `sandbox.mode`?"),
     ("{\"timeout_seconds\": 5}", 1, "timeout_seconds", "did you mean `sandbox.timeout_seconds`?"),
-    ("{\"xyzzy\": 1}", 1, "xyzzy", "the keys here are sandbox, broker, agents, trusted_projects"),
+    (
+        "{\"xyzzy\": 1}",
+        1,
+        "xyzzy",
+        "the keys here are sandbox, broker, queue, executor, agents, trusted_projects",
+    ),
     ("{\"sandbox\": {\"mode\": \"dcoker\"}}", 1, "sandbox.mode", "did you mean `docker`?"),
     ("{\"sandbox\": {\"mode\": \"nonsense\"}}", 1, "sandbox.mode", "kubernetes"),
     ("{\"sandbox\": {\"mode\": \"\"}}", 1, "sandbox.mode", "is empty"),

@@ -191,6 +191,8 @@ pub trait Tasks {
     fn counts(&self) -> Result<Counts, StoreError>;
     /// The attempts at a task, the first one first.
     fn attempts(&self, id: &TaskId) -> Result<Vec<Attempt>, StoreError>;
+    /// Which task each run was for.
+    fn tasks_of_runs(&self) -> Result<BTreeMap<RunId, TaskId>, StoreError>;
     /// Takes the tasks whose turn it is.
     fn claim(&self, claim: &Claim<'_>, now: Now) -> Result<Vec<Task>, StoreError>;
     /// Lets something happen to a task, with all that follows from it.

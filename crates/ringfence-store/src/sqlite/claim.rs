@@ -94,8 +94,11 @@ fn open_lanes(connection: &Connection, claim: &Claim<'_>, most: usize, passed: u
 fn lease(connection: &Connection, claim: &Claim<'_>, kept: Kept, now: Now) -> Done<Option<Task>> {
     let Some(run) = (claim.name)() else { return Ok(None) };
     let incident = Incident::Lease { run: run.clone(), until: claim.until };
-    // A task that is ready by the table is so by its life, unless a clock went back meanwhile: then it is still its turn.
-    let at = now.seconds().max(uint(due_of(connection, kept.seq)?));
+    // What was ready by the clock as it was is still ready, should the clock have gone back meanwhile.
+    let at = match &kept.life.state {
+        State::Queued { not_before } => now.seconds().max(*not_before),
+        _ => now.seconds(),
+    };
     let life = match kept.life.step(incident, at, 0, &RetryRule::DEFAULT) {
         Ok(life) => life,
         Err(error) => {
@@ -108,16 +111,8 @@ fn lease(connection: &Connection, claim: &Claim<'_>, kept: Kept, now: Now) -> Do
         .execute(params![run.as_str(), kept.seq, int(life.fence), claim.owner, int(now.ms)])?;
     let data = json!({ "fence": life.fence, "owner": claim.owner, "attempt": life.attempts });
     let event = note(connection, &happened("leased", kept.seq, Some(run.as_str()), data), now)?;
-    refresh_lane(connection, &kept.lane)?;
-    connection
-        .prepare_cached("UPDATE lanes SET served = ?2 WHERE name = ?1")?
-        .execute(params![kept.lane, event])?;
+    refresh_lane(connection, &kept.lane, Some(event))?;
     Ok(Some(Kept { life, ..kept }.into_task(connection)?))
-}
-
-fn due_of(connection: &Connection, seq: i64) -> Done<i64> {
-    let mut query = connection.prepare_cached("SELECT due FROM tasks WHERE seq = ?1")?;
-    Ok(query.query_row([seq], |row| row.get(0))?)
 }
 
 /// Makes ready whose time has come.
@@ -140,7 +135,7 @@ fn promote(connection: &Connection, now: Now) -> Done<()> {
             kept.life.clone()
         };
         put_life(connection, &kept, &life, None, now)?;
-        refresh_lane(connection, &kept.lane)?;
+        refresh_lane(connection, &kept.lane, None)?;
     }
     Ok(())
 }
@@ -154,7 +149,7 @@ fn bring_back(connection: &Connection, kept: &Kept, now: Now) -> Done<()> {
     let incident = Incident::Rescheduled { at };
     let Ok(life) = kept.life.step(incident, now.seconds(), 0, &RetryRule::DEFAULT) else { return Ok(()) };
     put_life(connection, kept, &life, None, now)?;
-    refresh_lane(connection, &kept.lane)?;
+    refresh_lane(connection, &kept.lane, None)?;
     note(connection, &happened("rescheduled", kept.seq, None, json!({ "at": at })), now)?;
     Ok(())
 }

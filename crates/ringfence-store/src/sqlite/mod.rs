@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
@@ -31,16 +32,37 @@ pub struct Sqlite {
     /// Which file it was when it was opened.
     identity: (u64, u64),
     writer: Mutex<Connection>,
-    waiting: Mutex<Vec<Order>>,
+    group: Mutex<Group>,
     reader: OnceLock<Mutex<Connection>>,
     bell: Bell,
 }
 
+type Run = Box<dyn FnOnce(&Connection) -> bool + Send>;
+
+/// Those who write at the same time.
+#[derive(Default)]
+struct Group {
+    /// Whether one of them is writing.
+    led: bool,
+    waiting: Vec<Order>,
+}
+
+/// Whether anybody else has to hear of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sound {
+    Ring,
+    Silent,
+}
+
 /// Something to be written with others.
 struct Order {
-    /// Whether it went well; its result is kept until the others are through.
-    run: Box<dyn FnOnce(&Connection) -> bool + Send>,
-    fail: Box<dyn FnOnce(StoreError) + Send>,
+    /// Who waits for it.
+    who: Thread,
+    sound: Sound,
+    /// Whether it went well.
+    run: Run,
+    /// Tells what came of it, once all is on the disk, or why nothing is.
+    tell: Box<dyn FnOnce(Option<StoreError>) + Send>,
 }
 
 /// Why something was not done: the database's reason, or one of the queue's.
@@ -92,7 +114,7 @@ impl Sqlite {
         Ok(Self {
             identity: (data.dev(), data.ino()),
             writer: Mutex::new(connection),
-            waiting: Mutex::default(),
+            group: Mutex::default(),
             reader: OnceLock::new(),
             bell: Bell::new(state),
             state: state.to_owned(),
@@ -123,55 +145,97 @@ impl Sqlite {
         query(&lock(reader)).map_err(|fault| explain(&self.path, fault))
     }
 
-    /// Writes with whoever else writes now. It is on the disk when this returns.
+    /// Writes with whoever else writes now, and rings. It is on the disk when this returns.
     fn write<T: Send + 'static>(
         &self,
         order: impl FnOnce(&Connection) -> Done<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let slot: Slot<T> = Arc::default();
-        let (done, failed, path) = (Arc::clone(&slot), Arc::clone(&slot), self.path.clone());
-        lock(&self.waiting).push(Order {
+        self.write_so(Sound::Ring, order)
+    }
+
+    fn write_so<T: Send + 'static>(
+        &self,
+        sound: Sound,
+        order: impl FnOnce(&Connection) -> Done<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (pending, told): (Slot<T>, Slot<T>) = (Arc::default(), Arc::default());
+        let (done, result, tell, path) =
+            (Arc::clone(&pending), pending, Arc::clone(&told), self.path.clone());
+        lock(&self.group).waiting.push(Order {
+            who: std::thread::current(),
+            sound,
             run: Box::new(move |connection| {
                 let result = order(connection).map_err(|fault| explain(&path, fault));
                 let went_well = result.is_ok();
                 *lock(&done) = Some(result);
                 went_well
             }),
-            fail: Box::new(move |error| *lock(&failed) = Some(Err(error))),
+            tell: Box::new(move |error| *lock(&tell) = error.map(Err).or_else(|| lock(&result).take())),
         });
-        // Whoever had the turn before may have taken this order along.
-        let mut connection = lock(&self.writer);
-        if lock(&slot).is_none() {
-            let orders = std::mem::take(&mut *lock(&self.waiting));
-            self.together(&mut connection, orders);
+        loop {
+            if let Some(result) = lock(&told).take() {
+                return result;
+            }
+            let mut group = lock(&self.group);
+            if group.led {
+                drop(group);
+                // Whoever leads wakes those that it served, and one that is to lead next.
+                std::thread::park();
+                continue;
+            }
+            group.led = true;
+            let orders = std::mem::take(&mut group.waiting);
+            drop(group);
+            self.lead(orders);
         }
-        drop(connection);
-        let result = lock(&slot).take();
-        result.unwrap_or_else(|| Err(StoreError::Other("an order was forgotten".into())))
     }
 
-    fn together(&self, connection: &mut Connection, orders: Vec<Order>) {
-        let (runs, fails): (Vec<_>, Vec<_>) = orders.into_iter().map(|order| (order.run, order.fail)).unzip();
-        let written = (|| {
-            let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            for run in runs {
-                let savepoint = transaction.savepoint()?;
-                if run(&savepoint) {
-                    savepoint.commit()?;
-                } else {
-                    savepoint.finish()?;
-                }
-                // A full disk may have ended the whole transaction; what came next would be on its own.
-                if transaction.is_autocommit() {
-                    return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None));
-                }
-            }
-            transaction.commit()
-        })();
-        if let Err(error) = written {
-            let error = explain(&self.path, Fault::Sql(error));
-            fails.into_iter().for_each(|fail| fail(error.clone()));
+    /// Writes for all, and tells each.
+    fn lead(&self, orders: Vec<Order>) {
+        let loud = orders.iter().any(|order| order.sound == Sound::Ring);
+        let (mut runs, mut waiting) = (Vec::new(), Vec::new());
+        for Order { who, run, tell, .. } in orders {
+            runs.push(run);
+            waiting.push((who, tell));
         }
+        let written = self.together(runs);
+        let error = written.err().map(|error| explain(&self.path, Fault::Sql(error)));
+        let next = {
+            let mut group = lock(&self.group);
+            group.led = false;
+            group.waiting.first().map(|order| order.who.clone())
+        };
+        if let Some(next) = next {
+            next.unpark();
+        }
+        for (who, tell) in waiting {
+            tell(error.clone());
+            who.unpark();
+        }
+        if loud {
+            self.bell.ring();
+        }
+    }
+
+    fn together(&self, runs: Vec<Run>) -> rusqlite::Result<()> {
+        let mut connection = lock(&self.writer);
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for run in runs {
+            // By hand, for statements that are kept are not read anew each time.
+            let say = |words: &str| transaction.prepare_cached(words)?.execute([]);
+            say("SAVEPOINT one")?;
+            if !run(&transaction) && !transaction.is_autocommit() {
+                say("ROLLBACK TO one")?;
+            }
+            if !transaction.is_autocommit() {
+                say("RELEASE one")?;
+            }
+            // A full disk may have ended the whole transaction; what came next would be on its own.
+            if transaction.is_autocommit() {
+                return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None));
+            }
+        }
+        transaction.commit()
     }
 
     /// Writes alone, with what the caller has borrowed.

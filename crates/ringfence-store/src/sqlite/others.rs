@@ -19,9 +19,7 @@ use crate::tasks::Now;
 impl Events for Sqlite {
     fn note(&self, happened: &Happened, now: Now) -> Result<(), StoreError> {
         let happened = happened.clone();
-        self.write(move |connection| note(connection, &happened, now).map(|_| ()))?;
-        self.bell().ring();
-        Ok(())
+        self.write(move |connection| note(connection, &happened, now).map(|_| ()))
     }
 
     fn events_after(&self, id: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
@@ -204,9 +202,7 @@ impl Processes for Sqlite {
                 data: json!({ "name": name, "wanted": wanted }),
             };
             note(connection, &happened, now).map(|_| ())
-        })?;
-        self.bell().ring();
-        Ok(())
+        })
     }
 
     fn put_process(&self, row: &ProcessRow, now: Now) -> Result<(), StoreError> {
@@ -224,9 +220,7 @@ impl Processes for Sqlite {
                 data: json!({ "name": row.name, "status": row.status, "pid": row.pid, "message": row.message }),
             };
             note(connection, &happened, now).map(|_| ())
-        })?;
-        self.bell().ring();
-        Ok(())
+        })
     }
 }
 
@@ -265,8 +259,6 @@ impl SystemConfig for Sqlite {
                 data: json!({ "key": key, "before": before, "after": value }),
             };
             note(connection, &happened, now).map(|_| ())
-        })?;
-        self.bell().ring();
-        Ok(())
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Tasks: adding, reading, and what happens to them with all that follows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 
 use ringfence_core::event::{RunResult, Usage};
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::claim::{take, worth_it};
-use super::{Done, Fault, Sqlite, int, uint};
+use super::{Done, Fault, Sound, Sqlite, int, uint};
 use crate::error::StoreError;
 use crate::events::Happened;
 use crate::tasks::{
@@ -160,8 +160,8 @@ pub(super) fn put_life(
     Ok(())
 }
 
-/// Looks again whose turn it is in a lane.
-pub(super) fn refresh_lane(connection: &Connection, lane: &str) -> Done<()> {
+/// Looks again whose turn it is in a lane, and notes when it was served, if it was.
+pub(super) fn refresh_lane(connection: &Connection, lane: &str, served: Option<i64>) -> Done<()> {
     let mut first = connection.prepare_cached(
         "SELECT priority, role FROM tasks WHERE lane = ?1 AND ready = 1 ORDER BY priority DESC, seq LIMIT 1",
     )?;
@@ -175,9 +175,10 @@ pub(super) fn refresh_lane(connection: &Connection, lane: &str) -> Done<()> {
                  AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND holds = 1), ?2, ?3,
                  -- Who comes anew stands last in the line.
                  (SELECT coalesce(max(id), 0) FROM events))
-         ON CONFLICT(name) DO UPDATE SET free = excluded.free, best = excluded.best, role = excluded.role",
+         ON CONFLICT(name) DO UPDATE SET free = excluded.free, best = excluded.best, role = excluded.role,
+             served = coalesce(?4, served)",
     )?;
-    update.execute(params![lane, best, role])?;
+    update.execute(params![lane, best, role, served])?;
     Ok(())
 }
 
@@ -227,7 +228,7 @@ fn add_one(connection: &Connection, NewTask { spec, lane }: &NewTask, now: Now) 
         before.execute(params![seq_of(needs)?, seq])?;
     }
     if ready {
-        refresh_lane(connection, lane)?;
+        refresh_lane(connection, lane, None)?;
     }
     let data = json!({ "agent": spec.agent, "role": spec.role, "priority": spec.priority, "lane": lane });
     note(connection, &happened("added", seq, None, data), now)?;
@@ -287,17 +288,20 @@ fn change_one(
     }
     let before = kept.life.clone();
     let mut died = Vec::new();
-    let mut next = step(connection, &kept, incident, by, now)?;
+    let next = step(connection, &kept, incident, by, now)?;
     died.extend((next.state == State::Dead).then(|| task.clone()));
     let mut work = followers(connection, kept.seq, &next, now)?;
+    let result = by.result.as_ref().map(json_of).transpose()?.or(kept.result.take());
+    let result = result.filter(|_| *incident != Incident::Retry);
+    let changed = Kept { life: next, result, changed: int(now.ms), ..kept }.into_task(connection)?;
     // What a run of one task brought about is nobody else's.
     let by = &By { rules: by.rules.clone(), jitter: by.jitter, result: None };
     while let Some((kept, incident)) = work.pop() {
-        next = step(connection, &kept, &incident, by, now)?;
+        let next = step(connection, &kept, &incident, by, now)?;
         died.push(id_of(kept.seq)?);
         work.extend(followers(connection, kept.seq, &next, now)?);
     }
-    Ok(Changed { task: existing(connection, task)?.into_task(connection)?, before, died })
+    Ok(Changed { task: changed, before, died })
 }
 
 /// Those of the tasks that are still there.
@@ -356,7 +360,7 @@ fn step(connection: &Connection, kept: &Kept, incident: &Incident, by: &By, now:
         let mut keep = connection.prepare_cached("UPDATE tasks SET result = ?2 WHERE seq = ?1")?;
         keep.execute(params![kept.seq, json_of(result)?])?;
     }
-    refresh_lane(connection, &kept.lane)?;
+    refresh_lane(connection, &kept.lane, None)?;
     if next.state.name().is_final() {
         deliver(connection, kept, &next, by, now)?;
     }
@@ -461,7 +465,7 @@ fn followers(connection: &Connection, seq: i64, life: &Life, now: Now) -> Done<V
         if name == StateName::Done {
             kept.waits -= 1;
             put_life(connection, &kept, &kept.life, None, now)?;
-            refresh_lane(connection, &kept.lane)?;
+            refresh_lane(connection, &kept.lane, None)?;
         } else {
             let message = format!("task {seq}, which it waits for, ended as {name}");
             let failure = Failure::new(FailureClass::Refused, message)
@@ -499,10 +503,7 @@ impl Tasks for Sqlite {
     fn add(&self, new: &[NewTask], now: Now) -> Result<Vec<Added>, StoreError> {
         new.iter().try_for_each(|new| new.spec.check())?;
         let new = new.to_vec();
-        let added =
-            self.write(move |connection| new.iter().map(|new| add_one(connection, new, now)).collect())?;
-        self.bell.ring();
-        Ok(added)
+        self.write(move |connection| new.iter().map(|new| add_one(connection, new, now)).collect())
     }
 
     fn task(&self, id: &TaskId) -> Result<Task, StoreError> {
@@ -551,6 +552,17 @@ impl Tasks for Sqlite {
         self.read(|connection| attempts_of(connection, seq))
     }
 
+    fn tasks_of_runs(&self) -> Result<BTreeMap<RunId, TaskId>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached("SELECT run, task FROM runs")?;
+            let rows = query.query_map([], |row| {
+                let run = row.get::<_, String>(0)?.parse().map_err(|error| wrong(0, error))?;
+                Ok((run, id_of(row.get(1)?)?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
     fn claim(&self, claim: &Claim<'_>, now: Now) -> Result<Vec<Task>, StoreError> {
         // Looking costs nothing, and disturbs nobody who writes.
         if !self.read(|connection| worth_it(connection, now))? {
@@ -564,14 +576,11 @@ impl Tasks for Sqlite {
     }
 
     fn change(&self, change: &Change<'_>, now: Now) -> Result<Changed, StoreError> {
-        let quiet = matches!(change.incident, Incident::Heartbeat { .. });
+        let sound =
+            if matches!(change.incident, Incident::Heartbeat { .. }) { Sound::Silent } else { Sound::Ring };
         let by = By { rules: change.rules.clone(), jitter: change.jitter, result: change.result.cloned() };
         let (task, incident) = (change.task.clone(), change.incident.clone());
-        let changed = self.write(move |connection| change_one(connection, &task, &incident, &by, now))?;
-        if !quiet {
-            self.bell.ring();
-        }
-        Ok(changed)
+        self.write_so(sound, move |connection| change_one(connection, &task, &incident, &by, now))
     }
 
     fn leaving(&self) -> Result<Vec<(TaskId, RunId)>, StoreError> {
@@ -598,12 +607,10 @@ impl Tasks for Sqlite {
                 && let Some(kept) = Kept::of(connection, seq)?
             {
                 put_life(connection, &kept, &kept.life, None, now)?;
-                refresh_lane(connection, &kept.lane)?;
+                refresh_lane(connection, &kept.lane, None)?;
             }
             Ok(())
-        })?;
-        self.bell.ring();
-        Ok(())
+        })
     }
 
     fn is_there(&self) -> bool {

@@ -111,7 +111,7 @@ enum Verb {
     /// Where agents run: show, choose, check
     #[command(subcommand)]
     Sandbox(sandbox::Verb),
-    /// What runs have used: tokens and cost, by day, agent, model or run
+    /// What runs have used: tokens and cost, by day, agent, model, task or run
     Usage(usage::Args),
     /// The logins that the broker uses: show, refresh
     #[command(subcommand)]

@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use ringfence_core::event::Usage;
+use ringfence_store::Tasks;
 use ringfence_store::runs::Progress;
 use serde_json::{Value, json};
 
 use crate::installation::Installation;
+use crate::report::unstored;
 use crate::terminal;
 
 /// What runs have used, summed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// By what to sum
-    #[arg(long, default_value = "day", value_parser = ["day", "agent", "model", "run"])]
+    #[arg(long, default_value = "day", value_parser = ["day", "agent", "model", "task", "run"])]
     by: String,
     /// Print as JSON
     #[arg(long)]
@@ -24,6 +26,11 @@ pub(crate) struct Args {
 pub(crate) fn usage(args: &Args, installation: &Installation) -> anyhow::Result<ExitCode> {
     let mut sums: BTreeMap<String, Usage> = BTreeMap::new();
     let runs = installation.runs();
+    // Only who asks for tasks needs the queue.
+    let tasks = match args.by.as_str() {
+        "task" => installation.store()?.tasks_of_runs().map_err(unstored)?,
+        _ => BTreeMap::new(),
+    };
     for id in runs.list()? {
         // A run that is damaged or goes on has no sum yet.
         let (Ok(record), Ok(Progress::Ended(result))) = (runs.record(&id), runs.progress(&id)) else {
@@ -37,6 +44,7 @@ pub(crate) fn usage(args: &Args, installation: &Installation) -> anyhow::Result<
                 "agent" => record.agent.clone(),
                 "model" => model,
                 "run" => id.to_string(),
+                "task" => tasks.get(&id).map_or_else(|| "none".to_owned(), ToString::to_string),
                 _ => record.started_at.chars().take(10).collect(),
             };
             let sum = sums.entry(key).or_default();
