@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ringfence_core::event::{RunResult, RunStatus, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
-use ringfence_core::task::{Incident, RetryRule, Role, StateName, StepError, TaskSpec};
+use ringfence_core::task::{Incident, RetryRule, Role, State, StateName, StepError, TaskSpec};
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{
     Change, Claim, DeliveryState, Filter, NewTask, Now, Rules, Store, StoreError, Task, Tasks,
@@ -68,6 +68,27 @@ fn with(prompt: &str, lane: &str, change: impl FnOnce(&mut TaskSpec)) -> NewTask
 fn check(test: impl FnOnce(&dyn Store)) {
     let dir = tempfile::tempdir().unwrap();
     test(&Sqlite::open(dir.path()).unwrap());
+}
+
+const USED: Usage = Usage { input_tokens: 7, output_tokens: 3, cached_tokens: 0, cost_usd: Some(0.5) };
+
+fn failed_result(task: &Task, failure: &Failure) -> RunResult {
+    let State::Running { run, .. } = &task.life.state else { panic!("{task:?}") };
+    RunResult {
+        run: run.clone(),
+        status: RunStatus::Failed,
+        exit_code: 1,
+        text: "what it said".into(),
+        attachments: Vec::new(),
+        session: None,
+        usage: USED,
+        session_usage: None,
+        metered: BTreeMap::new(),
+        duration_ms: 5,
+        leftover_processes: 0,
+        surviving_processes: 0,
+        failure: Some(failure.clone()),
+    }
 }
 
 fn failed(fence: u64, class: FailureClass) -> Incident {
@@ -240,24 +261,8 @@ fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
     check(|store| {
         let id = add(store, with("x", "a", |spec| spec.webhook = Some("http://127.0.0.1:1/".into())));
         let taken = claim_as(store, "d", &Role::ALL, 1, 0, at(1)).remove(0);
-        let ringfence_core::task::State::Running { run, .. } = &taken.life.state else { panic!() };
         let failure = Failure::new(FailureClass::AuthRequired, "log in").with_remedy("do it");
-        let usage = Usage { input_tokens: 7, output_tokens: 3, cached_tokens: 0, cost_usd: Some(0.5) };
-        let result = RunResult {
-            run: run.clone(),
-            status: RunStatus::Failed,
-            exit_code: 1,
-            text: "no".into(),
-            attachments: Vec::new(),
-            session: None,
-            usage,
-            session_usage: None,
-            metered: BTreeMap::new(),
-            duration_ms: 5,
-            leftover_processes: 0,
-            surviving_processes: 0,
-            failure: Some(failure.clone()),
-        };
+        let result = failed_result(&taken, &failure);
         let incident = Incident::Failed { fence: 1, failure };
         let everybody = Rules { webhook: Some("http://127.0.0.1:2/".into()), ..rules() };
         let dead = store
@@ -269,7 +274,7 @@ fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
             .task;
         assert_eq!((dead.life.state.name(), dead.result), (StateName::Dead, Some(result)));
         let letter = store.letter(&id).unwrap();
-        assert_eq!((letter.failure.class, letter.attempts[0].usage), (FailureClass::AuthRequired, usage));
+        assert_eq!((letter.failure.class, letter.attempts[0].usage), (FailureClass::AuthRequired, USED));
         let kinds: Vec<String> =
             store.events_after(0, 99).unwrap().into_iter().map(|entry| entry.happened.kind).collect();
         assert_eq!(kinds, ["task.added", "task.leased", "task.failed", "task.dead"]);
@@ -445,23 +450,8 @@ fn a_follower_gets_nothing_of_what_it_waited_for() {
         let first = add(store, task("first", "a"));
         let second = add(store, with("second", "b", |spec| spec.after = vec![first.clone()]));
         let taken = claim_as(store, "d", &Role::ALL, 1, 0, at(1)).remove(0);
-        let ringfence_core::task::State::Running { run, .. } = &taken.life.state else { panic!() };
         let failure = Failure::new(FailureClass::AuthRequired, "log in");
-        let result = RunResult {
-            run: run.clone(),
-            status: RunStatus::Failed,
-            exit_code: 1,
-            text: "of the first alone".into(),
-            attachments: Vec::new(),
-            session: None,
-            usage: Usage::default(),
-            session_usage: None,
-            metered: BTreeMap::new(),
-            duration_ms: 5,
-            leftover_processes: 0,
-            surviving_processes: 0,
-            failure: Some(failure.clone()),
-        };
+        let result = failed_result(&taken, &failure);
         let incident = Incident::Failed { fence: 1, failure };
         let change = Change { task: &first, incident, rules: &rules(), jitter: 0, result: Some(&result) };
         let changed = store.change(&change, at(2)).unwrap();

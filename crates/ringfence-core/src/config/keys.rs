@@ -34,18 +34,7 @@ impl Key {
 const WORKSPACE_KINDS: &[&str] = &["bind", "overlay", "worktree", "clone"];
 const CLIS: &[&str] = &["claude", "codex", "opencode", "demo", "command"];
 /// The names of agent CLIs, and those that the documents give them.
-const EXECUTORS: &[&str] = &[
-    "claude_code",
-    "codex",
-    "opencode",
-    "claude",
-    "claude-code",
-    "claudecode",
-    "codex-cli",
-    "codex_cli",
-    "demo",
-    "command",
-];
+const EXECUTORS: &[&str] = ROLE_EXECUTORS.split_at(1).1;
 const ROLE_EXECUTORS: &[&str] = &[
     "inherit",
     "claude_code",
