@@ -596,6 +596,37 @@ fn old_things_go_and_a_dry_run_only_tells() {
 }
 
 #[test]
+fn images_that_were_replaced_go_and_layers_only_if_asked_for() {
+    let queue = Queue::new();
+    queue.ok(&["exec", "--workspace", "overlay", "--", "touch", "new"]);
+    let swept = |args: &[&str]| queue.ok(&[&["prune", "--size", "1k", "--json"], args].concat()).json();
+    assert_eq!(swept(&[])["runs"].as_array().unwrap().len(), 0, "nobody has decided on its layer");
+    assert_eq!(swept(&["--layers"])["runs"].as_array().unwrap().len(), 1);
+    let Some(docker) = engine("docker") else { return };
+    let queue = Queue { place: docker.place(Place::new().settings(SETTINGS)) };
+    queue.ok(&["exec", "--mode", "docker", "--", "true"]);
+    let build = |text: &str| {
+        let dockerfile = format!("FROM ringfence/agent:latest\nLABEL ringfence.image=1\nLABEL test={text}\n");
+        let mut command = Command::new("docker");
+        command.args(["--host", &docker.address, "build", "--quiet", "--tag", "ringfence-test-prune", "-"]);
+        let mut child =
+            command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(dockerfile.as_bytes()).unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().to_owned()
+    };
+    let unique = std::process::id();
+    let old = build(&format!("old{unique}"));
+    build(&format!("new{unique}"));
+    let id = queue.place.state().join("clock");
+    fs::write(&id, "864000").unwrap();
+    let later =
+        queue.place.command(&["prune", "--days", "1", "--json"]).env("RINGFENCE_TEST_CLOCK", &id).output();
+    let swept: Value = serde_json::from_slice(&later.unwrap().stdout).unwrap();
+    assert!(swept["images"].as_array().unwrap().contains(&json!(old)), "{swept}, not {old}");
+    docker.ask(&["rmi", "ringfence-test-prune"]);
+}
+
+#[test]
 fn a_real_agent_does_a_task_and_a_limit_of_its_provider_blocks_it() {
     let server = serve(vec![Step::Text { text: "the answer of the model".into() }]);
     let queue = Queue { place: Stage::new(Cli::Claude, &server.url()).place };

@@ -23,8 +23,30 @@ pub trait Keeper {
     /// The containers of ringfence, of whatever installation.
     fn list(&self) -> Result<Vec<Kept>, Failure>;
 
+    /// Images of ringfence that were replaced, and that nothing is called by.
+    fn replaced_images(&self) -> Result<Vec<StaleImage>, Failure> {
+        Ok(Vec::new())
+    }
+
+    /// Takes such an image away, by its number.
+    fn remove_image(&self, _: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Takes one away, by its name. With it goes what it has left elsewhere.
     fn remove(&self, name: &str) -> Result<(), Failure>;
+}
+
+/// The label of images that ringfence has made.
+pub const IMAGE_LABEL: &str = "ringfence.image";
+
+/// An image that was replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StaleImage {
+    /// Its number.
+    pub id: String,
+    /// When it was made, in seconds since 1970.
+    pub created: i64,
 }
 
 /// A container of ringfence.

@@ -186,9 +186,15 @@ impl Dispatcher<'_> {
     /// Ends runners that have no lease any more, that are silent, or that are to be given back.
     fn look_after(&self, mind: &mut Mind, leases: &[Lease]) {
         let mut watched = std::mem::take(&mut mind.watched);
-        watched.retain_mut(|watched| match &mut watched.child {
-            Some(child) => child.try_wait().is_ok_and(|status| status.is_none()),
-            None => !has_ended(&watched.process),
+        watched.retain_mut(|watched| {
+            let lives = match &mut watched.child {
+                Some(child) => child.try_wait().is_ok_and(|status| status.is_none()),
+                None => !has_ended(&watched.process),
+            };
+            if !lives {
+                tracing::info!(task = %watched.lease.task, run = %watched.lease.run, "its runner has ended");
+            }
+            lives
         });
         for one in &mut watched {
             let lease = leases.iter().find(|lease| lease.run == one.lease.run);
@@ -387,6 +393,7 @@ impl Dispatcher<'_> {
         };
         match self.premises.launch(task, run, lock) {
             Ok(child) => {
+                tracing::info!(task = %task.id, %run, attempt = task.life.attempts, "a task runs");
                 // A child that was not waited for keeps its number.
                 let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
                 match pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {

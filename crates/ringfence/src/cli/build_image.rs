@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfence_agents::{AgentCli, Package};
 use ringfence_backends::entry;
-use ringfence_backends::keeper::Keeper;
+use ringfence_backends::keeper::{IMAGE_LABEL, Keeper};
 use ringfence_core::config::Settings;
 use ringfence_core::mode::Mode;
 
@@ -214,7 +214,7 @@ fn description(root: &str, agents: &[Agent]) -> String {
         .collect();
     format!(
         "FROM {root}\nENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n\
-         USER agent\nWORKDIR /workspace\nCMD [\"bash\"]\n{labels}"
+         USER agent\nWORKDIR /workspace\nCMD [\"bash\"]\nLABEL {IMAGE_LABEL}=1\n{labels}"
     )
 }
 

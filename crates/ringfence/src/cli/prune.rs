@@ -8,7 +8,7 @@ use crate::installation::Installation;
 use crate::queue::{Kept, Office, Swept, sweep};
 use crate::terminal;
 
-/// Take away what is old: tasks, runs, sandboxes that nobody waits for.
+/// Take away what is old: tasks, runs, sandboxes that nobody waits for, images that were replaced.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only show what would go
@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Keep so much of runs, instead of `queue.keep_size`
     #[arg(long, value_name = "SIZE")]
     size: Option<MemorySize>,
+    /// Also layers that nobody has applied or discarded
+    #[arg(long)]
+    layers: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -30,20 +33,23 @@ pub(crate) fn prune(args: &Args, installation: &Installation) -> anyhow::Result<
     let mut kept = Kept::of(&settings.queue);
     kept.days = args.days.unwrap_or(kept.days);
     kept.bytes = args.size.map_or(kept.bytes, MemorySize::bytes);
+    kept.layers = !args.layers;
     let swept = sweep(installation, &*installation.store()?, &kept, args.dry_run)?;
     if args.json {
         terminal::json(&swept)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Swept { tasks, runs, bytes, sandboxes } = &swept;
+    let Swept { tasks, runs, bytes, sandboxes, images } = &swept;
     let verb = if args.dry_run { "would go" } else { "went" };
     terminal::line(format!(
-        "{tasks} tasks, {} runs ({} KiB) and {} sandboxes {verb}",
+        "{tasks} tasks, {} runs ({} KiB), {} sandboxes and {} images {verb}",
         runs.len(),
         bytes / 1024,
-        sandboxes.len()
+        sandboxes.len(),
+        images.len()
     ));
-    for name in runs.iter().map(ToString::to_string).chain(sandboxes.iter().cloned()) {
+    let names = runs.iter().map(ToString::to_string);
+    for name in names.chain(sandboxes.iter().cloned()).chain(images.iter().cloned()) {
         terminal::line(format!("  {name}"));
     }
     Ok(ExitCode::SUCCESS)

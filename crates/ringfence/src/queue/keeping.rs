@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use ringfence_backends::keeper::Keeper;
 use ringfence_core::config::QueueSettings;
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
@@ -23,11 +24,13 @@ pub(crate) struct Kept {
     pub(crate) days: u32,
     /// So many bytes of runs.
     pub(crate) bytes: u64,
+    /// Layers that nobody has applied or discarded.
+    pub(crate) layers: bool,
 }
 
 impl Kept {
     pub(crate) fn of(settings: &QueueSettings) -> Self {
-        Self { days: settings.keep_days, bytes: settings.keep_size.bytes() }
+        Self { days: settings.keep_days, bytes: settings.keep_size.bytes(), layers: true }
     }
 }
 
@@ -38,11 +41,12 @@ pub(crate) struct Swept {
     pub(crate) runs: Vec<RunId>,
     pub(crate) bytes: u64,
     pub(crate) sandboxes: Vec<String>,
+    pub(crate) images: Vec<String>,
 }
 
 impl Swept {
     pub(crate) fn is_nothing(&self) -> bool {
-        self.tasks == 0 && self.runs.is_empty() && self.sandboxes.is_empty()
+        self.tasks == 0 && self.runs.is_empty() && self.sandboxes.is_empty() && self.images.is_empty()
     }
 }
 
@@ -68,7 +72,7 @@ pub(crate) fn sweep(
         let size = size_of(&runs.directory(&run));
         total += size;
         used.extend(runs.record(&run).ok().map(|record| record.mode));
-        if may_go(&runs, &run) && !needed.contains(&run) {
+        if may_go(&runs, &run, kept.layers) && !needed.contains(&run) {
             candidates.push((run, size));
         }
     }
@@ -86,7 +90,10 @@ pub(crate) fn sweep(
         swept.bytes += size;
         swept.runs.push(run);
     }
-    swept.sandboxes = orphans(installation, &used, dry);
+    for keeper in keepers(installation, &used) {
+        swept.sandboxes.extend(orphans(&*keeper, installation, dry));
+        swept.images.extend(oldest.map(|oldest| old_images(&*keeper, oldest, dry)).unwrap_or_default());
+    }
     Ok(swept)
 }
 
@@ -107,8 +114,9 @@ fn needed(store: &Sqlite) -> anyhow::Result<BTreeSet<RunId>> {
     Ok(dead.chain(running).collect())
 }
 
-fn may_go(runs: &Runs, run: &RunId) -> bool {
-    !matches!(runs.progress(run), Ok(Progress::Running)) && !runs.layer(run).exists()
+fn may_go(runs: &Runs, run: &RunId, keeps_layers: bool) -> bool {
+    let undecided = keeps_layers && runs.layer(run).exists();
+    !undecided && !matches!(runs.progress(run), Ok(Progress::Running))
 }
 
 fn modified_ms(path: &Path) -> u64 {
@@ -127,21 +135,23 @@ fn size_of(path: &Path) -> u64 {
     entries.map(|entry| size_of(&entry.path())).sum()
 }
 
-/// Containers that nobody waits for, of the modes that runs have used. An engine that does not answer has none to tell of.
-fn orphans(installation: &Installation, used: &BTreeSet<Mode>, dry: bool) -> Vec<String> {
+/// The engines of the modes that runs have used. One that does not answer has nothing to tell of.
+fn keepers(installation: &Installation, used: &BTreeSet<Mode>) -> Vec<Box<dyn Keeper>> {
     let around = installation.surroundings();
     let entries = ringfence_backends::ALL.iter().filter(|entry| used.contains(&entry.mode));
-    let keepers = entries.filter_map(|entry| entry.keeper?(&around).ok());
-    let mut gone = Vec::new();
-    for keeper in keepers {
-        let kept = keeper.list().unwrap_or_default();
-        let mine =
-            kept.into_iter().filter(|kept| kept.orphan && Path::new(&kept.owner) == installation.state);
-        for kept in mine {
-            if dry || keeper.remove(&kept.name).is_ok() {
-                gone.push(kept.name);
-            }
-        }
-    }
-    gone
+    entries.filter_map(|entry| entry.keeper?(&around).ok()).collect()
+}
+
+/// Containers that nobody waits for.
+fn orphans(keeper: &dyn Keeper, installation: &Installation, dry: bool) -> Vec<String> {
+    let kept = keeper.list().unwrap_or_default();
+    let mine = kept.into_iter().filter(|kept| kept.orphan && Path::new(&kept.owner) == installation.state);
+    mine.filter(|kept| dry || keeper.remove(&kept.name).is_ok()).map(|kept| kept.name).collect()
+}
+
+/// Images that were replaced, and are older than this.
+fn old_images(keeper: &dyn Keeper, oldest_ms: u64, dry: bool) -> Vec<String> {
+    let stale = keeper.replaced_images().unwrap_or_default();
+    let old = stale.into_iter().filter(|image| image.created.max(0).unsigned_abs() * 1000 < oldest_ms);
+    old.filter(|image| dry || keeper.remove_image(&image.id).is_ok()).map(|image| image.id).collect()
 }

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::errors::Error;
-use bollard::models::{ContainerCreateBody, ContainerState, ContainerSummary, ImageInspect};
+use bollard::models::{ContainerCreateBody, ContainerState, ContainerSummary, ImageInspect, ImageSummary};
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, CreateContainerOptionsBuilder, CreateImageOptionsBuilder,
-    InspectContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
-    StartContainerOptions, WaitContainerOptions,
+    InspectContainerOptions, ListContainersOptionsBuilder, ListImagesOptionsBuilder,
+    RemoveContainerOptionsBuilder, RemoveImageOptions, StartContainerOptions, WaitContainerOptions,
 };
 use bollard::{ClientVersion, Docker, body_full, body_try_stream};
 use bytes::Bytes;
@@ -303,6 +303,18 @@ impl Engine {
         let filters = HashMap::from([("label", vec![label])]);
         let options = ListContainersOptionsBuilder::default().all(true).size(true).filters(&filters).build();
         self.ask(self.docker.list_containers(Some(options)), None)
+    }
+
+    /// The images that have this label and no name any more.
+    pub(super) fn unnamed_images(&self, label: &str) -> Result<Vec<ImageSummary>, Failure> {
+        let filters = HashMap::from([("label", vec![label]), ("dangling", vec!["true"])]);
+        let options = ListImagesOptionsBuilder::default().filters(&filters).build();
+        self.ask(self.docker.list_images(Some(options)), None)
+    }
+
+    /// Takes an image away. One that something still uses stays, and that is an error.
+    pub(super) fn remove_image(&self, id: &str) -> Result<(), Failure> {
+        self.ask(self.docker.remove_image(id, None::<RemoveImageOptions>, None), Some(id)).map(drop)
     }
 
     /// The same for one that is just ending, which not every engine takes away at once.

@@ -10,7 +10,7 @@ use super::driver::connect;
 use super::engine::Engine;
 use super::room::Room;
 use super::{Flavor, image};
-use crate::keeper::{Keeper, Kept};
+use crate::keeper::{IMAGE_LABEL, Keeper, Kept, StaleImage};
 use crate::{Surroundings, shared::container::plan};
 use ringfence_core::failure::FailureClass;
 
@@ -75,6 +75,15 @@ impl Keeper for Containers {
             })
         });
         Ok(kept.collect())
+    }
+
+    fn replaced_images(&self) -> Result<Vec<StaleImage>, Failure> {
+        let found = self.engine.unnamed_images(IMAGE_LABEL)?.into_iter();
+        Ok(found.map(|image| StaleImage { id: image.id, created: image.created }).collect())
+    }
+
+    fn remove_image(&self, id: &str) -> Result<(), Failure> {
+        self.engine.remove_image(id)
     }
 
     fn remove(&self, name: &str) -> Result<(), Failure> {
