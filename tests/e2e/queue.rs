@@ -479,11 +479,15 @@ fn settings_that_cannot_be_read_hold_the_queue_and_lose_nothing() {
     let queue = Queue::started();
     let file = queue.place.state().join("settings.json");
     queue.add(&["--delay", "1s"], "true");
-    fs::write(&file, "{ broken").unwrap();
+    let swap = |text: &str| {
+        fs::write(file.with_extension("new"), text).unwrap();
+        fs::rename(file.with_extension("new"), &file).unwrap();
+    };
+    swap("{ broken");
     std::thread::sleep(std::time::Duration::from_millis(1500));
-    fs::write(&file, SETTINGS).unwrap();
-    assert_eq!(queue.wait("1")["task"]["state"], "done");
-    assert_eq!(queue.kinds("1"), ["added", "leased", "done"]);
+    swap(SETTINGS);
+    let done = queue.wait("1");
+    assert_eq!((&done["task"]["state"], &done["task"]["failures"]), (&json!("done"), &json!([])));
 }
 
 #[test]
@@ -750,6 +754,25 @@ fn a_log_of_a_task_that_was_never_tried_ends() {
         crate::support::BINARY
     ));
     assert!(far.code() == 125 && far.stderr.contains("not_before"), "{far:?}");
+}
+
+#[test]
+fn agents_are_idle_busy_or_offline() {
+    let settings = r#"{"agents": {"coder": {"name": "Coder", "cli": "command", "command": "sh -c 'touch here; sleep 60'"}, "idler": {"cli": "demo"}}}"#;
+    let queue = Queue { place: Place::new().settings(settings) };
+    let status = |agent: &str| {
+        let rows = queue.ok(&["agents", "--json"]).json();
+        let row = rows.as_array().unwrap().iter().find(|row| row["agent"] == agent).unwrap().clone();
+        (row["status"].as_str().unwrap().to_owned(), row["tasks"]["running"].as_u64().unwrap_or(0))
+    };
+    assert_eq!(status("coder"), ("offline".to_owned(), 0));
+    queue.ok(&["start"]);
+    queue.ok(&["task", "add", "--agent", "coder", "x"]);
+    wait_for("a start", || queue.place.work().join("here").exists().then_some(()));
+    assert_eq!((status("coder"), status("idler")), (("busy".to_owned(), 1), ("idle".to_owned(), 0)));
+    assert!(queue.ok(&["agents"]).stdout.contains("coder (Coder)"));
+    assert_eq!(queue.task("1")["task"]["lane"], "agent coder");
+    queue.ok(&["task", "cancel", "1"]);
 }
 
 #[test]

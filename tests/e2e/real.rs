@@ -155,7 +155,8 @@ fn silent(cli: Cli) {
     let server =
         serve(vec![shell("setsid sleep 98765 > /dev/null 2>&1 & echo $! > sleeper.pid"), Step::Hang]);
     let stage = Stage::new(cli, &server.url());
-    let ran = stage.run(&["--timeout", "20"], "Please wait").expect_code(124);
+    // Long enough for a CLI to start on a busy machine.
+    let ran = stage.run(&["--timeout", "45"], "Please wait").expect_code(124);
     assert_failed(&ran, "timeout");
     assert!(!lives(stage.place.pid("sleeper.pid")), "the tool's process is still there");
 }

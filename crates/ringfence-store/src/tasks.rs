@@ -179,6 +179,19 @@ pub struct Filter {
 /// How many tasks there are of each state.
 pub type Counts = BTreeMap<StateName, u64>;
 
+/// What an agent has to do and has done. Of who is asked for without a name it is the role's.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct AgentRow {
+    /// The agent, as tasks name it.
+    pub agent: String,
+    /// How many of its tasks there are of each state.
+    pub tasks: Counts,
+    /// When something last happened to one of them, in milliseconds since the epoch.
+    pub changed_ms: u64,
+    /// What its runs have used.
+    pub usage: Usage,
+}
+
 /// The queue.
 pub trait Tasks {
     /// Accepts tasks, all or none. They are on the disk when this returns.
@@ -191,6 +204,8 @@ pub trait Tasks {
     fn counts(&self) -> Result<Counts, StoreError>;
     /// The attempts at a task, the first one first.
     fn attempts(&self, id: &TaskId) -> Result<Vec<Attempt>, StoreError>;
+    /// The agents that tasks were for.
+    fn agents(&self) -> Result<Vec<AgentRow>, StoreError>;
     /// Which task each run was for.
     fn tasks_of_runs(&self) -> Result<BTreeMap<RunId, TaskId>, StoreError>;
     /// Takes the tasks whose turn it is.

@@ -121,7 +121,7 @@ fn end(result: &RunResult) {
     }
 }
 
-fn spent(usage: &Usage) -> String {
+pub(crate) fn spent(usage: &Usage) -> String {
     if *usage == Usage::default() {
         return String::new();
     }

@@ -17,7 +17,7 @@ use super::{Done, Fault, Sound, Sqlite, int, uint};
 use crate::error::StoreError;
 use crate::events::Happened;
 use crate::tasks::{
-    Added, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks,
+    Added, AgentRow, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks,
 };
 
 /// All that a row of a task says.
@@ -434,7 +434,9 @@ fn tell(
         (Incident::Forsaken { .. }, _) => ("forsaken", reason()),
         (Incident::Succeeded { fence }, _) => ("done", json!({ "fence": fence })),
         (Incident::Failed { fence, .. }, State::Blocked { until }) => {
-            ("blocked", with(with(reason(), "until", *until), "fence", *fence))
+            let mut data = with(with(reason(), "until", *until), "fence", *fence);
+            data["reason"] = "quota_wait".into();
+            ("blocked", data)
         }
         (Incident::Failed { fence, .. }, State::Queued { not_before }) => {
             ("retrying", with(with(reason(), "not_before", *not_before), "fence", *fence))
@@ -550,6 +552,44 @@ impl Tasks for Sqlite {
     fn attempts(&self, id: &TaskId) -> Result<Vec<Attempt>, StoreError> {
         let seq = seq_of(id)?;
         self.read(|connection| attempts_of(connection, seq))
+    }
+
+    fn agents(&self) -> Result<Vec<AgentRow>, StoreError> {
+        self.read(|connection| {
+            let mut rows: BTreeMap<String, AgentRow> = BTreeMap::new();
+            let mut query = connection.prepare_cached(
+                "SELECT coalesce(agent, role), state, count(*), max(changed) FROM tasks GROUP BY 1, 2",
+            )?;
+            let counted = query.query_map([], |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(3)?))
+            })?;
+            for one in counted {
+                let (agent, state, count, changed): (String, String, i64, i64) = one?;
+                let row = rows.entry(agent.clone()).or_insert_with(|| AgentRow { agent, ..AgentRow::default() });
+                row.tasks.extend(StateName::parse(&state).map(|state| (state, uint(count))));
+                row.changed_ms = row.changed_ms.max(uint(changed));
+            }
+            let mut query = connection.prepare_cached(
+                "SELECT coalesce(t.agent, t.role), sum(r.input_tokens), sum(r.output_tokens), sum(r.cached_tokens),
+                     sum(r.cost_usd) FROM runs r JOIN tasks t ON t.seq = r.task GROUP BY 1",
+            )?;
+            let used = query.query_map([], |row| {
+                let usage = Usage {
+                    input_tokens: uint(row.get(1)?),
+                    output_tokens: uint(row.get(2)?),
+                    cached_tokens: uint(row.get(3)?),
+                    cost_usd: row.get(4)?,
+                };
+                Ok((row.get::<_, String>(0)?, usage))
+            })?;
+            for one in used {
+                let (agent, usage) = one?;
+                if let Some(row) = rows.get_mut(&agent) {
+                    row.usage = usage;
+                }
+            }
+            Ok(rows.into_values().collect())
+        })
     }
 
     fn tasks_of_runs(&self) -> Result<BTreeMap<RunId, TaskId>, StoreError> {

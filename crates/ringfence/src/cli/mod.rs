@@ -1,5 +1,6 @@
 //! The command line: one file a verb. A verb sees resolved settings only.
 
+mod agents;
 mod bait;
 mod build_image;
 mod completions;
@@ -79,6 +80,8 @@ enum Verb {
     /// Work that is done in its turn: add, list, show, cancel, retry, logs, wait
     #[command(subcommand)]
     Task(task::Verb),
+    /// The agents of your settings and of the queue: what each is doing
+    Agents(agents::Args),
     /// Tasks that ended without being done: list, show, retry, discard
     #[command(subcommand)]
     DeadLetter(dead_letter::Verb),
@@ -166,6 +169,7 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Demo(args) => demo::demo(&args, installation),
         Verb::Probe(args) => probe::probe(&args, installation),
         Verb::Task(verb) => task::task(verb, installation),
+        Verb::Agents(args) => agents::agents(&args, installation),
         Verb::DeadLetter(verb) => dead_letter::dead_letter(&verb, installation),
         Verb::Events(args) => events::events(&args, installation),
         Verb::Serve(args) => serve::serve(&args, installation),

@@ -95,6 +95,10 @@ impl Runner<'_> {
         self.end(&incident, result.as_ref(), &told)
     }
 
+    fn office(&self) -> Office<'_> {
+        Office { installation: self.installation, logs_to_files: false }
+    }
+
     /// Runs it. What could not even be started is a failure like others.
     fn attempt(&self, spec: &TaskSpec, cancel: &Cancel) -> (Incident, Option<RunResult>) {
         let fence = self.fence;
@@ -114,6 +118,8 @@ impl Runner<'_> {
             Ok(Some(Ok(result))) => (incident_of(&result, fence), Some(result)),
             Ok(Some(Err(failure))) => (Incident::Failed { fence, failure }, None),
             Ok(None) => (Incident::HandedBack { fence }, None),
+            // Somebody is just changing the settings: nothing is taken until they can be read again.
+            Err(_) if self.office().resolved().is_err() => (Incident::HandedBack { fence }, None),
             Err(error) => (Incident::Failed { fence, failure: unstarted(&error) }, None),
         }
     }
@@ -126,7 +132,7 @@ impl Runner<'_> {
         told: &Receiver<()>,
     ) -> anyhow::Result<()> {
         let clock = self.installation.clock();
-        let office = Office { installation: self.installation, logs_to_files: false };
+        let office = self.office();
         let begun = Instant::now();
         loop {
             let rules =
