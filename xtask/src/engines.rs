@@ -175,7 +175,10 @@ impl Engine {
             let pid = pid.trim();
             let _ = Command::new("kill").arg(pid).status();
             let deadline = Instant::now() + PATIENCE;
-            while Path::new("/proc").join(pid).exists() && Instant::now() < deadline {
+            // One that was started here has ended, but nobody waits for it.
+            let stat = Path::new("/proc").join(pid).join("stat");
+            let lives = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+            while lives() && Instant::now() < deadline {
                 #[expect(
                     clippy::disallowed_methods,
                     reason = "somebody else's process tells nobody of its end"

@@ -93,7 +93,7 @@ impl Drop for Engine {
             let _ = Command::new("kill").args(["-TERM", &pid]).status();
             let _ = child.wait();
         }
-        let _ = Command::new("umount").arg(self.directory.path().join("exec/netns/default")).status();
+        let _ = Command::new("umount").arg(self.directory.path().join("exec/netns/default")).output();
     }
 }
 
