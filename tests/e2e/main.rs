@@ -4,6 +4,8 @@
 //! server that plays a script; everything else needs nothing but a shell.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
+mod access;
+mod api;
 mod apple;
 mod command_line;
 mod conformance;
@@ -13,6 +15,7 @@ mod escapes;
 mod fallback;
 mod findings;
 mod limits;
+mod logins;
 mod native;
 mod outside;
 mod overlay;
@@ -22,5 +25,6 @@ mod queue;
 mod real;
 mod records;
 mod settings;
+mod site;
 mod support;
 mod terminals;

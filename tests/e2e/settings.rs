@@ -53,7 +53,11 @@ fn set_keeps_comments_and_order_and_unset_takes_back() {
     for (key, value, word) in [
         ("sandbox.mod", "host", "did you mean `sandbox.mode`?"),
         ("mode", "host", "did you mean `sandbox.mode`?"),
-        ("nope.x", "host", "the keys here are sandbox, broker, queue, executor, agents, trusted_projects"),
+        (
+            "nope.x",
+            "host",
+            "the keys here are sandbox, broker, queue, server, executor, agents, trusted_projects",
+        ),
         ("sandbox.timeout_seconds", "-1", "above 0"),
         ("sandbox.docker.memory", "lots", "`lots` is not a size"),
     ] {

@@ -31,6 +31,8 @@ impl Place {
         let env = BTreeMap::from([
             ("HOME".to_owned(), directory.path().join("home").display().to_string()),
             ("PATH".to_owned(), std::env::var("PATH").unwrap()),
+            // Many daemons at once: who wants an address says so.
+            ("RINGFENCE_LISTEN".to_owned(), "none".to_owned()),
         ]);
         let place = Self { directory, env, user: None };
         fs::create_dir(place.home()).unwrap();

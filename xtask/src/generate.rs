@@ -19,6 +19,7 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     Ok(vec![
         ("schemas/settings.schema.json".into(), json(schema(&settings_keys(), "ringfence settings"))?),
         ("schemas/policy.schema.json".into(), json(schema(&Keys::new([policy::KEYS]), "ringfence policy"))?),
+        ("schemas/openapi.json".into(), ringfence_server::openapi()),
         ("docs/settings.md".into(), settings_page()?),
         ("docs/modes.md".into(), modes_page()?),
         ("docs/agent-clis.md".into(), agent_clis_page()?),

@@ -39,6 +39,12 @@ const FACTS: Facts = Facts {
         paths: &[".claude/.credentials.json", ".config/claude"],
         providers: &["anthropic", "claude"],
         remedy: "run `claude /login`, or set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
+        question: &["auth", "status"],
+        answer: |_, text| {
+            let from = text.find('{')?;
+            let mut documents = serde_json::Deserializer::from_str(&text[from..]).into_iter::<Value>();
+            documents.next()?.ok()?.get("loggedIn")?.as_bool()
+        },
     },
     package: Some(Package {
         name: "@anthropic-ai/claude-code",

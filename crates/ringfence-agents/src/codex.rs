@@ -29,6 +29,12 @@ const FACTS: Facts = Facts {
         paths: &[".codex/auth.json"],
         providers: &["openai", "chatgpt"],
         remedy: "run `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY",
+        question: &["login", "status"],
+        answer: |code, text| match code {
+            0 => Some(true),
+            _ if text.contains("Not logged in") => Some(false),
+            _ => None,
+        },
     },
     package: Some(Package {
         name: "@openai/codex",

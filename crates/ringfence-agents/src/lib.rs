@@ -78,11 +78,16 @@ pub struct Login {
     pub providers: &'static [&'static str],
     /// How to log in.
     pub remedy: &'static str,
+    /// What to ask the CLI to hear whether it has one, without asking a model.
+    pub question: &'static [&'static str],
+    /// What its answer means, by its exit code and what it printed; `None` if nobody knows.
+    pub answer: fn(i32, &str) -> Option<bool>,
 }
 
 impl Login {
     /// Of a program that needs none.
-    const NONE: Login = Login { env: &[], paths: &[], providers: &[], remedy: "" };
+    const NONE: Login =
+        Login { env: &[], paths: &[], providers: &[], remedy: "", question: &[], answer: |_, _| None };
 }
 
 /// What is asked of an agent CLI.

@@ -41,6 +41,18 @@ const FACTS: Facts = Facts {
         paths: &[".local/share/opencode/auth.json"],
         providers: &["opencode"],
         remedy: "run `opencode auth login`, or set the provider's key",
+        question: &["auth", "list"],
+        // It says `N credentials`, and `N environment variables` if there are some.
+        answer: |code, text| {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let count = |what: &str| {
+                let pairs = words.windows(2).filter(|pair| pair[1].starts_with(what));
+                pairs.filter_map(|pair| pair[0].parse::<u32>().ok()).next_back()
+            };
+            let (kept, given) = (count("credential"), count("environment"));
+            (code == 0 && (kept.is_some() || given.is_some()))
+                .then(|| kept.unwrap_or(0) + given.unwrap_or(0) > 0)
+        },
     },
     package: Some(Package {
         name: "opencode-ai",

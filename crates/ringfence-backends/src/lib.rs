@@ -79,6 +79,11 @@ pub fn settings_keys() -> Keys {
     Keys::new(std::iter::once(ringfence_core::config::KEYS).chain(sections))
 }
 
+/// Whether an engine takes this as the name of an image, capital letters aside.
+pub fn check_image_name(name: &str) -> Result<(), String> {
+    shared::container::image_name(name).map(|_| ())
+}
+
 /// Keeps containers ready, as a process of its own; `pattern` is what the run that started it said.
 pub fn keep_warm(pattern: &str, around: &Surroundings) -> Result<(), Failure> {
     shared::container::keep(pattern, around, &[docker::FLAVOR, podman::FLAVOR])

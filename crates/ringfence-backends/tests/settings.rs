@@ -93,7 +93,7 @@ const MISTAKES: [(&str, usize, &str, &str); 36] = [
         "{\"xyzzy\": 1}",
         1,
         "xyzzy",
-        "the keys here are sandbox, broker, queue, executor, agents, trusted_projects",
+        "the keys here are sandbox, broker, queue, server, executor, agents, trusted_projects",
     ),
     ("{\"sandbox\": {\"mode\": \"dcoker\"}}", 1, "sandbox.mode", "did you mean `docker`?"),
     ("{\"sandbox\": {\"mode\": \"nonsense\"}}", 1, "sandbox.mode", "kubernetes"),

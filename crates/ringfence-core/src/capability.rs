@@ -54,6 +54,31 @@ pub enum Promise {
 }
 
 impl Promise {
+    /// All of them.
+    pub const ALL: [Promise; 21] = [
+        Promise::FilesConfined,
+        Promise::HomePrivate,
+        Promise::WorkspaceReadOnly,
+        Promise::WorkspaceUntouched,
+        Promise::SecretsUnreadable,
+        Promise::PathsProtected,
+        Promise::GlobsDenied,
+        Promise::ProcessesSeparate,
+        Promise::PrivilegesDropped,
+        Promise::NetworkNone,
+        Promise::NetworkAllow,
+        Promise::EnvAllowList,
+        Promise::CredentialsBroker,
+        Promise::CredentialsMount,
+        Promise::Timeout,
+        Promise::OutputCap,
+        Promise::Memory,
+        Promise::Cpus,
+        Promise::Pids,
+        Promise::Disk,
+        Promise::Budget,
+    ];
+
     /// What a person reads.
     pub fn describe(self) -> &'static str {
         match self {

@@ -41,4 +41,4 @@ pub use post::{PostError, Poster};
 pub use providers::{ProviderError, Sources, find, named};
 pub use secret::Secret;
 pub use session::{Session, SessionError, Setup, system_bundle};
-pub use upstream::{Answer, BadConnectTo, ConnectTo, Resolve};
+pub use upstream::{Answer, BadConnectTo, ConnectTo, Resolve, tls_config};

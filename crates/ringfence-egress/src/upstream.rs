@@ -222,6 +222,11 @@ impl Tls {
     }
 }
 
+/// How ringfence itself speaks TLS: with the authorities of the machine, and more.
+pub fn tls_config(more: &[String]) -> io::Result<Arc<ClientConfig>> {
+    Tls::new(more.to_vec())?.config(Protocols::First)
+}
+
 fn add(roots: &mut RootCertStore, pem: &str) -> io::Result<()> {
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;

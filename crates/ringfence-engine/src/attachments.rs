@@ -33,7 +33,6 @@ pub(crate) struct Kept {
 /// Where files of a run are looked for, and where they are copied to.
 pub(crate) struct Places {
     workspace: PathMapping,
-    kept: Kept,
     /// The person's directory for copies, as it was before the run.
     copies: Option<(PathBuf, File)>,
     /// Directories that stand for the workspace: the layer first, if there is one.
@@ -45,7 +44,6 @@ impl Places {
     pub(crate) fn hold(
         workspace: &PathMapping,
         layer: Option<&Path>,
-        kept: Kept,
         copy_to: Option<&Path>,
     ) -> io::Result<Self> {
         let directories = layer.map(|layer| layer.join("upper")).into_iter();
@@ -60,18 +58,18 @@ impl Places {
             None => None,
         };
         let (workspace, roots) = (workspace.clone(), roots.map(File::from).collect());
-        Ok(Self { workspace, kept, copies, roots })
+        Ok(Self { workspace, copies, roots })
     }
 
     /// Opens what a person named inside, or tells why not.
-    fn open(&self, named: &str) -> Result<File, String> {
+    fn open(&self, named: &str, kept: &Kept) -> Result<File, String> {
         if named.chars().any(char::is_control) {
             return Err("it is no name of a file".into());
         }
         let rest = self.below(Path::new(named))?;
         let host = self.workspace.host().as_path().join(&rest);
-        let denied = rest.ancestors().any(|path| self.kept.denied.is_match(path));
-        if denied || self.kept.hidden.iter().any(|hidden| host.starts_with(hidden)) {
+        let denied = rest.ancestors().any(|path| kept.denied.is_match(path));
+        if denied || kept.hidden.iter().any(|hidden| host.starts_with(hidden)) {
             return Err("the run may not read it".into());
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -118,16 +116,21 @@ fn reason(error: Errno) -> String {
     }
 }
 
-/// The text without its tags, and what they named. What cannot be attached is told at the end of the text.
-pub(crate) fn collect(text: &str, places: &Places) -> (String, Vec<Attachment>) {
+/// The text without its tags, and what they named. What cannot be attached is told at the end of the text. What must not be
+/// read is asked for only if something was named.
+pub(crate) fn collect(text: &str, places: &Places, kept: impl FnOnce() -> Kept) -> (String, Vec<Attachment>) {
     let (mut plain, names) = tags(text);
+    if names.is_empty() {
+        return (plain, Vec::new());
+    }
+    let kept = kept();
     let (mut attached, mut missing): (Vec<Attachment>, Vec<String>) = (Vec::new(), Vec::new());
     for name in names {
         if attached.iter().any(|known| known.path == Path::new(&name)) {
             continue;
         }
         let tried = match attached.len() < MOST {
-            true => places.open(&name).and_then(|file| attach(&name, file, places)),
+            true => places.open(&name, &kept).and_then(|file| attach(&name, file, places)),
             false => Err(format!("no more than {MOST} files are attached")),
         };
         match tried {
@@ -215,10 +218,13 @@ mod tests {
 
     fn places(directory: &Path, copy_to: Option<&Path>) -> Places {
         let mapping = PathMapping::new(PathMappingMode::Mapped, HostPath::new(directory).unwrap());
+        Places::hold(&mapping, None, copy_to).unwrap()
+    }
+
+    fn kept(directory: &Path) -> Kept {
         let mut globs = globset::GlobSetBuilder::new();
         globs.add(globset::Glob::new("**/.env").unwrap());
-        let kept = Kept { denied: globs.build().unwrap(), hidden: vec![directory.join("hidden")] };
-        Places::hold(&mapping, None, kept, copy_to).unwrap()
+        Kept { denied: globs.build().unwrap(), hidden: vec![directory.join("hidden")] }
     }
 
     #[test]
@@ -237,7 +243,8 @@ mod tests {
         std::fs::write(directory.path().join("out/a.png"), "abc").unwrap();
         for _ in 0..2 {
             let text = "Done. [send_file: /workspace/out/a.png] [send_file: /workspace/out/a.png]";
-            let (text, attached) = collect(text, &places(directory.path(), Some(out.path())));
+            let (text, attached) =
+                collect(text, &places(directory.path(), Some(out.path())), || kept(directory.path()));
             assert_eq!((text.as_str(), attached.len()), ("Done.", 1));
             assert_eq!((attached[0].size, attached[0].media_type.as_str()), (3, "image/png"));
             assert!(attached[0].sha256.starts_with("ba7816bf"), "{}", attached[0].sha256);
@@ -286,7 +293,9 @@ mod tests {
             ".",
         ] {
             let (text, attached) =
-                collect(&format!("Hi [send_file: {name}]"), &places(directory.path(), None));
+                collect(&format!("Hi [send_file: {name}]"), &places(directory.path(), None), || {
+                    kept(directory.path())
+                });
             assert!(attached.is_empty(), "{name}");
             assert!(text.starts_with("Hi\n\n[Warning: Some files could not be found"), "{text}");
         }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use globset::{Glob, GlobSetBuilder};
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
 use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Sandbox, Staged, Stop, Terminal};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
@@ -89,6 +88,13 @@ pub enum Work<'a> {
     },
     /// A program with its arguments, reading what `ringfence` reads.
     Program(Vec<String>),
+    /// Something that an agent CLI is asked about itself, with what it would have for a prompt.
+    Question {
+        /// Which.
+        cli: &'static dyn AgentCli,
+        /// Its program, and what it is asked.
+        argv: Vec<String>,
+    },
 }
 
 impl Job<'_> {
@@ -101,7 +107,7 @@ impl Job<'_> {
 impl Work<'_> {
     pub(crate) fn cli(&self) -> Option<&'static dyn AgentCli> {
         match self {
-            Work::Agent { cli, .. } => Some(*cli),
+            Work::Agent { cli, .. } | Work::Question { cli, .. } => Some(*cli),
             Work::Program(_) => None,
         }
     }
@@ -109,7 +115,7 @@ impl Work<'_> {
     fn session(&self) -> Option<&SessionId> {
         match self {
             Work::Agent { session, .. } => session.as_ref(),
-            Work::Program(_) => None,
+            Work::Program(_) | Work::Question { .. } => None,
         }
     }
 }
@@ -152,9 +158,6 @@ pub enum RunError {
     /// There is no directory for the files that come back.
     #[error("there is no place for attachments")]
     Attachments(#[source] io::Error),
-    /// A glob of the policy cannot be read.
-    #[error("a denied glob cannot be read")]
-    Glob(#[from] globset::Error),
     /// The clock makes no name.
     #[error("the run has no name")]
     Name(#[from] BadName),
@@ -186,7 +189,6 @@ impl RunError {
             | RunError::Host(_)
             | RunError::Layer(_)
             | RunError::Attachments(_)
-            | RunError::Glob(_)
             | RunError::Name(_) => None,
         }
     }
@@ -208,7 +210,7 @@ pub fn run(
         open.make_layer()?;
     }
     let layer = plan.request.layer.as_ref().map(HostPath::as_path);
-    let places = Places::hold(&job.workspace, layer, unreadable(job)?, job.attachments.as_deref());
+    let places = Places::hold(&job.workspace, layer, job.attachments.as_deref());
     let places = places.map_err(RunError::Attachments)?;
     // It is built while the record is being written.
     let staged = backend.stage(&plan);
@@ -240,7 +242,7 @@ pub fn run(
             watchers.tell(Event::Notice { message: format!("the layer cannot be read: {}", causes(&error)) });
     }
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
-    (result.text, result.attachments) = attachments::collect(&result.text, &places);
+    (result.text, result.attachments) = attachments::collect(&result.text, &places, || unreadable(job));
     // The run is over, whatever the disk and the reader say.
     let _ = watchers.tell(Event::Result(result.clone()));
     if let Err(error) = open.end(&result) {
@@ -251,20 +253,15 @@ pub fn run(
 }
 
 /// What a run must not read.
-fn unreadable(job: &Job<'_>) -> Result<Kept, RunError> {
-    let files = &job.policy.files;
-    let mut denied = GlobSetBuilder::new();
-    for glob in &files.deny {
-        denied.add(Glob::new(glob)?);
-    }
-    let home = &job.outside.home;
-    let secrets = files.secrets.iter().map(|path| match path.strip_prefix("~/") {
-        Some(rest) => home.join(rest),
-        None => PathBuf::from(path),
-    });
-    let hidden = secrets.chain([job.outside.state.clone()]);
+fn unreadable(job: &Job<'_>) -> Kept {
+    let Outside { home, state, .. } = &job.outside;
+    let hidden = job.policy.files.secret_paths(home).chain([state.clone()]);
     let hidden = hidden.filter_map(|path| path.canonicalize().ok()).collect();
-    Ok(Kept { denied: denied.build()?, hidden })
+    // Globs that cannot be read were refused with the policy. Should one come here, nothing is attached.
+    match job.policy.files.denied() {
+        Ok(denied) => Kept { denied, hidden },
+        Err(_) => Kept { hidden: vec![PathBuf::from("/")], ..Kept::default() },
+    }
 }
 
 /// A plan, and what goes with it.
@@ -290,7 +287,7 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     }
     let base_url = match &job.work {
         Work::Agent { base_url, .. } => *base_url,
-        Work::Program(_) => None,
+        Work::Program(_) | Work::Question { .. } => None,
     };
     let credentials = outside::credentials(job, base_url)?;
     for credential in &credentials {
@@ -390,7 +387,9 @@ fn reach_host(job: &Job<'_>, backend: &dyn Backend, request: &mut Request) -> Ve
 
 fn command_line(job: &Job<'_>, env: &BTreeMap<String, String>) -> Result<CommandLine, InvocationError> {
     match &job.work {
-        Work::Program(argv) => Ok(CommandLine { argv: argv.clone(), ..CommandLine::default() }),
+        Work::Program(argv) | Work::Question { argv, .. } => {
+            Ok(CommandLine { argv: argv.clone(), ..CommandLine::default() })
+        }
         Work::Agent { cli, prompt, model, base_url, session, command, own_program } => {
             cli.command(&Invocation {
                 prompt,
@@ -410,7 +409,7 @@ fn command_line(job: &Job<'_>, env: &BTreeMap<String, String>) -> Result<Command
 fn reader(job: &Job<'_>) -> Box<dyn Reader> {
     match &job.work {
         Work::Agent { cli, .. } if !job.at_terminal() => cli.reader(),
-        Work::Agent { .. } | Work::Program(_) => ringfence_agents::program_reader(),
+        Work::Agent { .. } | Work::Program(_) | Work::Question { .. } => ringfence_agents::program_reader(),
     }
 }
 

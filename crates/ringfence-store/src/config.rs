@@ -9,6 +9,6 @@ use crate::tasks::Now;
 pub trait SystemConfig {
     /// All of them, by key.
     fn system_config(&self) -> Result<Vec<(String, Value)>, StoreError>;
-    /// Sets one, or takes it away.
-    fn set_system_config(&self, key: &str, value: Option<&Value>, now: Now) -> Result<(), StoreError>;
+    /// Sets some, or takes them away: all or none.
+    fn set_system_config(&self, changes: &[(String, Option<Value>)], now: Now) -> Result<(), StoreError>;
 }

@@ -48,6 +48,12 @@ impl DeliveryState {
             DeliveryState::Dead => "dead",
         }
     }
+
+    /// The state of this name; one that nobody knows is still waited for.
+    pub fn parse(text: &str) -> Self {
+        let known = [Self::Delivered, Self::Dead];
+        known.into_iter().find(|state| state.as_str() == text).unwrap_or(Self::Waiting)
+    }
 }
 
 /// The deliveries.

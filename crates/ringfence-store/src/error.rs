@@ -41,6 +41,9 @@ pub enum StoreError {
         /// Why.
         error: StepError,
     },
+    /// It cannot be forgotten yet.
+    #[error("task {0} cannot be deleted: it has not ended, or another one still waits for it")]
+    Awaited(TaskId),
     /// There is no such letter.
     #[error("there is no dead letter of `{0}`")]
     NoLetter(String),
@@ -89,6 +92,7 @@ impl StoreError {
             StoreError::NoLetter(_) => "`ringfence dead-letter list` shows all",
             StoreError::NoSuchBefore(_) => "add the tasks in their order",
             StoreError::NeverDone { .. } => "retry that task first",
+            StoreError::Awaited(_) => "cancel it first",
             StoreError::Full => "free some space on the disk of the state directory",
             StoreError::Newer { .. } => "use the newer ringfence that made it, or another RINGFENCE_HOME",
             StoreError::Damaged { .. } => {

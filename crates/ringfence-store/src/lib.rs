@@ -23,7 +23,8 @@ pub use error::StoreError;
 pub use events::{Entry, Events, Happened};
 pub use processes::{ProcessRow, ProcessStatus, Processes};
 pub use tasks::{
-    Added, AgentRow, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks,
+    Added, AgentRow, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Span, Task,
+    Tasks,
 };
 
 /// All that is kept of a queue.

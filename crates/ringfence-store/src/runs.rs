@@ -104,7 +104,7 @@ impl Runs {
 
     /// Makes the place of a run.
     pub fn open(&self, run: &RunId) -> Result<OpenRun, RunsError> {
-        let directory = self.root.join(run.as_str());
+        let directory = self.directory(run);
         let io = |source| RunsError::Io { path: directory.clone(), source };
         atomic::private_dir(&self.root).map_err(io)?;
         // Fails if it is there: two runs never share a directory.
@@ -136,17 +136,17 @@ impl Runs {
 
     /// Where a run keeps its temporary files.
     pub fn tmp(&self, run: &RunId) -> PathBuf {
-        self.root.join(run.as_str()).join("tmp")
+        self.directory(run).join("tmp")
     }
 
     /// Where a run keeps what it reached and what it was denied.
     pub fn network(&self, run: &RunId) -> PathBuf {
-        self.root.join(run.as_str()).join("network.jsonl")
+        self.directory(run).join("network.jsonl")
     }
 
     /// Where a run keeps what it wrote in its workspace, if that did not go into the workspace itself.
     pub fn layer(&self, run: &RunId) -> PathBuf {
-        self.root.join(run.as_str()).join("layer")
+        self.directory(run).join("layer")
     }
 
     /// The ids of all runs, the newest first.
@@ -183,7 +183,7 @@ impl Runs {
 
     /// The file of a run's record, written as the run began.
     pub fn record_file(&self, run: &RunId) -> PathBuf {
-        self.root.join(run.as_str()).join("record.json")
+        self.directory(run).join("record.json")
     }
 
     /// The record of a run.
@@ -193,7 +193,7 @@ impl Runs {
 
     /// How far a run has come.
     pub fn progress(&self, run: &RunId) -> Result<Progress, RunsError> {
-        let directory = self.root.join(run.as_str());
+        let directory = self.directory(run);
         let locked = File::open(directory.join("log.jsonl"))
             .is_ok_and(|log| flock(&log, FlockOperation::NonBlockingLockShared).is_err());
         if locked {
@@ -212,7 +212,7 @@ impl Runs {
 
     /// The log of a run. A last line that was cut off by a crash is left out.
     pub fn log(&self, run: &RunId) -> Result<Vec<LogLine>, RunsError> {
-        let path = self.root.join(run.as_str()).join("log.jsonl");
+        let path = self.log_file(run);
         let file = File::open(&path).map_err(|source| RunsError::Io { path: path.clone(), source })?;
         let lines = BufReader::new(file).lines().map_while(Result::ok);
         Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).collect())

@@ -34,7 +34,7 @@ pub struct NewTask {
 }
 
 /// What became of a task that was added.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Added {
     /// Its id.
     pub task: TaskId,
@@ -105,8 +105,6 @@ pub struct Lease {
     pub until: Time,
     /// Who took it.
     pub owner: String,
-    /// Who does it.
-    pub role: Role,
 }
 
 /// Who wants work, and how much.
@@ -180,7 +178,7 @@ pub struct Filter {
 pub type Counts = BTreeMap<StateName, u64>;
 
 /// What an agent has to do and has done. Of who is asked for without a name it is the role's.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentRow {
     /// The agent, as tasks name it.
     pub agent: String,
@@ -189,6 +187,21 @@ pub struct AgentRow {
     /// When something last happened to one of them, in milliseconds since the epoch.
     pub changed_ms: u64,
     /// What its runs have used.
+    pub usage: Usage,
+}
+
+/// What came of the runs that ended within some time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Span {
+    /// When it began, in milliseconds since the epoch.
+    pub from_ms: u64,
+    /// Runs that succeeded.
+    pub succeeded: u64,
+    /// Runs that failed.
+    pub failed: u64,
+    /// Runs that were cancelled.
+    pub cancelled: u64,
+    /// What they used.
     pub usage: Usage,
 }
 
@@ -222,6 +235,12 @@ pub trait Tasks {
     fn next_due(&self) -> Result<Option<Time>, StoreError>;
     /// Whether the store is still where it was opened. One that was moved away is nobody else's.
     fn is_there(&self) -> bool;
+    /// Forgets one task that has ended, and that nobody waits for.
+    fn delete(&self, id: &TaskId, now: Now) -> Result<(), StoreError>;
+    /// What came of the runs that ended in spans of this length, so many of them up to now, the oldest first.
+    fn spans(&self, length_ms: u64, count: usize, now: Now) -> Result<Vec<Span>, StoreError>;
+    /// Which task a run was for.
+    fn task_of(&self, run: &RunId) -> Result<Option<TaskId>, StoreError>;
     /// Forgets tasks that ended before this time, the oldest first, and tells how many; with `really` false it only counts.
     fn forget(&self, before_ms: u64, really: bool) -> Result<u64, StoreError>;
 }

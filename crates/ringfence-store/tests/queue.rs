@@ -12,7 +12,7 @@ use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{
     Change, Claim, DeliveryState, Filter, NewTask, Now, Rules, Store, StoreError, Task, Tasks,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Seconds, in a world that began long ago.
 fn at(seconds: u64) -> Now {
@@ -348,10 +348,13 @@ fn lists_are_filtered_and_turned_page_by_page() {
 #[test]
 fn settings_of_the_running_system_are_kept_and_their_changes_told() {
     check(|store| {
-        store.set_system_config("sandbox.mode", Some(&json!("host")), at(1)).unwrap();
-        store.set_system_config("sandbox.mode", Some(&json!("docker")), at(2)).unwrap();
+        let set = |value: Option<Value>, time| {
+            store.set_system_config(&[("sandbox.mode".into(), value)], at(time)).unwrap();
+        };
+        set(Some(json!("host")), 1);
+        set(Some(json!("docker")), 2);
         assert_eq!(store.system_config().unwrap(), [("sandbox.mode".to_owned(), json!("docker"))]);
-        store.set_system_config("sandbox.mode", None, at(3)).unwrap();
+        set(None, 3);
         let told = store.events_after(0, 9).unwrap();
         assert_eq!(
             told[1].happened.data,

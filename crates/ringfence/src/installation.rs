@@ -14,11 +14,14 @@ use ringfence_core::config::{
 use ringfence_egress::Prices;
 use ringfence_engine::{Clock, Outside};
 use ringfence_gate::Started;
+use ringfence_server::client::Remote;
+use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
 use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{Listener, SystemConfig};
+use ringfence_store::{Listener, Rules, SystemConfig};
 
 use crate::GATE_ARGUMENT;
+use crate::desk::Local;
 use crate::report::unstored;
 
 /// The name of the settings file in its directory.
@@ -69,7 +72,12 @@ impl Installation {
 
     /// Where the person stands.
     pub(crate) fn cwd(&self) -> anyhow::Result<&Path> {
-        self.cwd.as_deref().context("the current directory is gone")
+        self.cwd.as_deref().context("there is no current directory to work in")
+    }
+
+    /// The same, seen from nowhere: for who asks from elsewhere.
+    pub(crate) fn nowhere(self) -> Self {
+        Self { cwd: None, ..self }
     }
 
     /// The person's settings file.
@@ -203,6 +211,17 @@ impl Installation {
         all.into_iter().filter_map(|(name, path)| Some((name.into(), self.expand(path?)))).collect()
     }
 
+    /// The settings that belong to no workspace.
+    pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
+        Ok(self.layers_for(Path::new("/"))?.resolve()?)
+    }
+
+    /// The rules by which tasks go on. A mistake in the settings keeps nobody from ending or stopping anything: then they are
+    /// those of who has set nothing.
+    pub(crate) fn rules(&self) -> anyhow::Result<Rules> {
+        Ok(rules(&self.settings().or_else(|_| Self::default_settings())?))
+    }
+
     /// The settings of who has set nothing.
     pub(crate) fn default_settings() -> anyhow::Result<Settings> {
         Ok(Layers::built_in(settings_keys()).resolve()?)
@@ -215,6 +234,33 @@ impl Installation {
         }
         let store = Arc::new(Sqlite::open(&self.state).map_err(unstored)?);
         Ok(Arc::clone(self.store.get_or_init(|| store)))
+    }
+
+    /// The address of the daemon that is asked in the place of this machine's, if a person has named one.
+    fn remote(&self) -> Option<&str> {
+        self.env.get("RINGFENCE_URL").map(|url| url.trim()).filter(|url| !url.is_empty())
+    }
+
+    /// Whether another daemon is asked.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote().is_some()
+    }
+
+    /// Whether somebody takes tasks.
+    pub(crate) fn has_daemon(&self) -> bool {
+        self.is_remote() || crate::cli::is_running(self)
+    }
+
+    /// Who answers questions about the queue: this installation, or the daemon that RINGFENCE_URL names.
+    pub(crate) fn desk(&self) -> anyhow::Result<Box<dyn Desk>> {
+        match self.remote() {
+            Some(url) => {
+                let token = self.env.get("RINGFENCE_TOKEN").map(String::as_str);
+                let roots = self.outside(&self.settings()?.broker)?.roots;
+                Ok(Box::new(Remote::new(url, token, &roots).map_err(crate::desk::told)?))
+            }
+            None => Ok(Box::new(Local { installation: self.clone() })),
+        }
     }
 
     /// Tells of every change of the person's settings, as something to wait for.
@@ -235,6 +281,11 @@ impl Installation {
     pub(crate) fn runs(&self) -> Runs {
         Runs::new(&self.state)
     }
+}
+
+/// What settings say of how tasks go on.
+pub(crate) fn rules(settings: &Settings) -> Rules {
+    Rules { retry: settings.sandbox.retry_rule(&settings.queue), webhook: settings.queue.webhook.clone() }
 }
 
 /// A directory that a variable names.

@@ -2,8 +2,10 @@
 
 mod asking;
 mod cli;
+mod desk;
 mod gate;
 mod installation;
+mod login;
 mod queue;
 mod render;
 mod report;

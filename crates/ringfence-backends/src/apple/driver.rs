@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use ringfence_core::mode::Mode;
 use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::Limits;
 use ringfence_gate::Spec;
-use rustix::fs::{FlockOperation, flock};
 
 use super::command::{ask, find};
 use super::config::Config;
 use super::{caps, plan};
 use crate::Surroundings;
 use crate::shared::covers::{Cover, covers, shown};
+use crate::shared::waiting::locked;
 use crate::shared::{run, survey};
 
 /// What the runtime ends with when it could not start the program.
@@ -56,13 +56,6 @@ struct Named {
     directory: PathBuf,
     /// Tells others that somebody lives in it.
     lock: Option<File>,
-}
-
-/// The lock of a directory that nobody has.
-pub(super) fn locked(directory: &Path) -> io::Result<File> {
-    let file = File::open(directory)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(file)
 }
 
 /// Takes away what others have left who were killed: containers, and files of variables.

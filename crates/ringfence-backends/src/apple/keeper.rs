@@ -9,10 +9,10 @@ use ringfence_core::failure::{Failure, FailureClass};
 use serde_json::Value;
 
 use super::command::{ask, find};
-use super::driver::locked;
 use super::plan::LABEL;
 use crate::Surroundings;
 use crate::keeper::{Keeper, Kept};
+use crate::shared::waiting::locked;
 
 struct Runtime {
     program: PathBuf,

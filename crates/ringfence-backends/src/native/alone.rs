@@ -11,10 +11,10 @@ use ringfence_core::ids::RunId;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::WorkspaceAccess;
 use ringfence_linux::{Access, Base, Grant, Sandbox, Walls};
-use rustix::fs::{FlockOperation, flock};
 
 use super::system::{Part, Program, System};
 use crate::shared::survey::Survey;
+use crate::shared::waiting::locked;
 
 /// Harmless things of the kernel that programs look at.
 const KERNEL_FILES: [&str; 7] = [
@@ -71,12 +71,6 @@ impl Drop for Own {
         self.lock = None;
         let _ = fs::remove_dir_all(&self.directory);
     }
-}
-
-fn locked(directory: &Path) -> io::Result<File> {
-    let file = File::open(directory)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(file)
 }
 
 /// What is reached. A secret that lies within cannot be kept, so it is a refusal.

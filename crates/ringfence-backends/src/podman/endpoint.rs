@@ -12,6 +12,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 
 use crate::Surroundings;
 use crate::shared::container::{Endpoint, endpoint};
+use crate::shared::waiting::pause;
 
 /// How long a service that was started here stays when nobody asks it anything, in seconds.
 const STAYS: &str = "60";
@@ -64,8 +65,7 @@ fn start(program: &Path, socket: &Path) -> Result<(), String> {
         if let Ok(Some(status)) = service.try_wait() {
             return Err(format!("podman's service ended at once: {status}"));
         }
-        let pause = rustix::event::Timespec::try_from(Duration::from_millis(5)).ok();
-        let _ = rustix::event::poll(&mut [], pause.as_ref());
+        pause(Duration::from_millis(5));
     }
     Err(format!("podman's service did not answer in {} s", PATIENCE.as_secs()))
 }

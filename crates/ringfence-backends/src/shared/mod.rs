@@ -9,3 +9,4 @@ pub(crate) mod program;
 pub(crate) mod run;
 pub(crate) mod surroundings;
 pub(crate) mod survey;
+pub(crate) mod waiting;

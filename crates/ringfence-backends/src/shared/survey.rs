@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-use globset::{Glob, GlobSet, GlobSetBuilder};
+use globset::GlobSet;
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::Request;
@@ -59,11 +59,7 @@ pub(crate) fn look(
             survey.shown.push((shown(path)?, write));
         }
     }
-    let secrets = files.secrets.iter().map(|path| match path.strip_prefix("~/") {
-        Some(rest) => home.join(rest),
-        None => PathBuf::from(path),
-    });
-    survey.hidden.extend(secrets.filter_map(|secret| real(&secret)));
+    survey.hidden.extend(files.secret_paths(home).filter_map(|secret| real(&secret)));
     for (path, _) in &survey.shown {
         if let Some((secret, _)) = survey.hidden.iter().find(|(secret, _)| path.starts_with(secret)) {
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
@@ -84,8 +80,7 @@ pub(crate) fn look(
         .chain(survey.shown.iter().map(|(path, _)| path.clone()))
         .filter(|path| path.is_dir())
         .collect();
-    let set =
-        glob_set(&files.deny).map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
+    let set = files.denied().map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
     for root in roots {
         search(&root, &set, &mut survey)?;
     }
@@ -357,12 +352,4 @@ fn walk(
         }
     }
     Ok(())
-}
-
-fn glob_set(globs: &[String]) -> Result<GlobSet, globset::Error> {
-    let mut builder = GlobSetBuilder::new();
-    for glob in globs {
-        builder.add(Glob::new(glob)?);
-    }
-    builder.build()
 }

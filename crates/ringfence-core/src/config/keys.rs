@@ -188,6 +188,19 @@ pub const KEYS: &[Key] = &[
     )
     .env(&["RINGFENCE_LOG_FORMAT"]),
     key("queue.log_days", Kind::Whole(1, 365), Some("14"), "how many days of log are kept"),
+    key(
+        "server.listen",
+        Kind::Text,
+        Some("\"127.0.0.1:4301\""),
+        "where the daemon answers besides its Unix socket: an address with a port, or `none`",
+    )
+    .env(&["RINGFENCE_LISTEN"]),
+    key(
+        "server.rate_limit",
+        Kind::Whole(0, 1_000_000),
+        Some("1200"),
+        "how often one client may ask the daemon in a minute; 0 is no bound",
+    ),
     key("executor.default", Kind::Choice(EXECUTORS), None, "which agent CLI does tasks that name no agent")
         .env(&["RINGFENCE_LLM_EXECUTOR", "LLM_EXECUTOR"]),
     key(

@@ -25,6 +25,6 @@ pub use layers::{Explained, Layer, Layers, Source};
 pub use schema::schema;
 pub use settings::{
     AgentSettings, BrokerSettings, ExecutorSettings, LogFormat, PolicyChoice, Provider, QueueSettings,
-    SandboxSettings, Settings, SettingsError, WorkspaceKind,
+    SandboxSettings, ServerSettings, Settings, SettingsError, WorkspaceKind,
 };
 pub use system::{SystemError, system_key, system_layer, system_value};

@@ -24,6 +24,8 @@ pub struct Settings {
     pub broker: BrokerSettings,
     /// How tasks go through the queue.
     pub queue: QueueSettings,
+    /// How the daemon answers.
+    pub server: ServerSettings,
     /// Who does tasks that name no agent.
     pub executor: ExecutorSettings,
     /// The named agents.
@@ -37,6 +39,15 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 #[error("the settings do not fit together")]
 pub struct SettingsError(#[from] pub(super) serde_json::Error);
+
+/// How the daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ServerSettings {
+    /// Where, besides its Unix socket: an address with a port, or `none`.
+    pub listen: String,
+    /// How often one client may ask in a minute; 0 is no bound.
+    pub rate_limit: u32,
+}
 
 /// How tasks go through the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -19,6 +19,10 @@ pub use host::{BadHost, Host, is_public, parse_authority};
 pub use host_rule::{BadHostRule, HostRule};
 pub use preset::{Preset, UnknownPreset};
 
+use std::path::{Path, PathBuf};
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
 use crate::capability::Promise;
 use crate::units::{Cpus, MemorySize, Seconds};
 
@@ -54,6 +58,25 @@ pub struct Files {
     pub protect: Vec<String>,
     /// Globs in the workspace that it must not read.
     pub deny: Vec<String>,
+}
+
+impl Files {
+    /// The paths that are never read, in this home.
+    pub fn secret_paths<'a>(&'a self, home: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+        self.secrets.iter().map(|path| match path.strip_prefix("~/") {
+            Some(rest) => home.join(rest),
+            None => PathBuf::from(path),
+        })
+    }
+
+    /// The globs that are not read, as one.
+    pub fn denied(&self) -> Result<GlobSet, globset::Error> {
+        let mut builder = GlobSetBuilder::new();
+        for glob in &self.deny {
+            builder.add(Glob::new(glob)?);
+        }
+        builder.build()
+    }
 }
 
 /// How far a run can reach into the file system.

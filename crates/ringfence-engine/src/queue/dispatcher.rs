@@ -275,8 +275,7 @@ impl Dispatcher<'_> {
                     drop(lock);
                 }
                 Ok(Holder::Runner(who)) if !mind.watched.iter().any(|watched| watched.lease.run == run) => {
-                    let lease =
-                        Lease { task, run, fence: 0, until: 0, owner: String::new(), role: Role::Worker };
+                    let lease = Lease { task, run, fence: 0, until: 0, owner: String::new() };
                     mind.watched.extend(who.open().map(|process| watch(process, &lease)));
                     mind.alarm.within(SOON);
                 }
@@ -389,7 +388,6 @@ impl Dispatcher<'_> {
             fence: task.life.fence,
             until: *lease_until,
             owner: self.name.clone(),
-            role: task.spec.role,
         };
         match self.premises.launch(task, run, lock) {
             Ok(child) => {

@@ -92,14 +92,6 @@ impl RunLocks {
             }
         }
     }
-
-    /// Whether nothing of a run is left.
-    pub fn is_free(&self, run: &RunId) -> bool {
-        match File::open(self.path(run)) {
-            Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_ok(),
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -119,11 +111,11 @@ mod tests {
         );
         let copy = lock.try_clone().unwrap();
         drop(lock);
-        assert!(!locks.is_free(&run), "what it started holds it as well");
+        assert!(matches!(locks.holder(&run), Ok(Holder::Runner(_))), "what it started holds it as well");
         drop(copy);
         assert!(matches!(locks.holder(&run), Ok(Holder::Nobody(_))));
         assert!(locks.take(&run).is_err(), "a run's name is used once");
         locks.forget(&run);
-        assert!(locks.is_free(&run));
+        assert!(matches!(locks.holder(&run), Ok(Holder::Nobody(None))));
     }
 }

@@ -8,6 +8,7 @@ use ringfence_core::ids::TaskId;
 use ringfence_core::task::{Incident, RetryRule};
 use ringfence_store::{Change, Rules, Store, StoreError};
 
+use super::waiting::pause;
 use crate::cancel::Cancel;
 use crate::clock::Clock;
 
@@ -26,10 +27,8 @@ pub fn keep_alive(
 ) -> std::io::Result<()> {
     let rules = Rules { retry: RetryRule::DEFAULT, webhook: None };
     std::thread::Builder::new().name("heartbeat".into()).spawn(move || {
-        let (_kept, never) = std::sync::mpsc::channel::<()>();
         loop {
-            // Nothing comes: only the time passes, or the process ends.
-            let _ = never.recv_timeout(HEARTBEAT);
+            pause(HEARTBEAT);
             let now = clock.now();
             let incident = Incident::Heartbeat { fence, until: now.seconds() + LEASE.as_secs() };
             let change = Change { task: &task, incident, rules: &rules, jitter: 0, result: None };

@@ -25,5 +25,5 @@ pub use identity::Identity;
 pub use lease::{HEARTBEAT, LEASE, keep_alive};
 pub use manager::{Manager, ManagerError, ProcessCommand, RESIDENT_SKIPPED, Startable, ask_start, ask_stop};
 pub use process::{ProcessLocks, ProcessName};
-pub use waiting::DRAIN;
+pub use waiting::{DRAIN, pause};
 pub use webhook::{Deliverer, SIGNATURE_HEADER, sign};

@@ -13,6 +13,7 @@ use ringfence_store::atomic;
 use rustix::fs::{FlockOperation, flock};
 
 use super::identity::Identity;
+use super::waiting::pause;
 
 /// A process that takes tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,12 +96,11 @@ impl ProcessLocks {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         // Whoever looks whether somebody has it holds it for a moment.
         let begun = Instant::now();
-        let (_kept, never) = std::sync::mpsc::channel::<()>();
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             if begun.elapsed() > GLANCE {
                 return Ok(None);
             }
-            let _ = never.recv_timeout(GLANCE / 50);
+            pause(GLANCE / 50);
         }
         Identity::write(Some(Identity::own()?), &file)?;
         Ok(Some(Alive { _lock: file }))

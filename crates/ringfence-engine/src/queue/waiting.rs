@@ -64,6 +64,12 @@ pub(super) fn wait<'a>(
     }
 }
 
+/// Lets some time pass.
+pub fn pause(time: Duration) {
+    let time = Timespec::try_from(time).ok();
+    let _ = poll(&mut [], time.as_ref());
+}
+
 /// Whether the process of a descriptor is gone.
 pub(super) fn has_ended(process: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];

@@ -108,11 +108,7 @@ fn delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         task: id_of(row.get(1)?)?,
         url: row.get(2)?,
         body: row.get(3)?,
-        state: match state.as_str() {
-            "delivered" => DeliveryState::Delivered,
-            "dead" => DeliveryState::Dead,
-            _ => DeliveryState::Waiting,
-        },
+        state: DeliveryState::parse(&state),
         attempts: row.get(5)?,
         due: uint(row.get(6)?),
         error: row.get(7)?,
@@ -233,32 +229,36 @@ impl SystemConfig for Sqlite {
         })
     }
 
-    fn set_system_config(&self, key: &str, value: Option<&Value>, now: Now) -> Result<(), StoreError> {
-        let (key, value) = (key.to_owned(), value.cloned());
+    fn set_system_config(&self, changes: &[(String, Option<Value>)], now: Now) -> Result<(), StoreError> {
         let marker = Self::system_marker(&self.state);
-        if value.is_some() {
+        if changes.iter().any(|(_, value)| value.is_some()) {
             // Before the value is there: whoever sees it looks for the value.
             let made = crate::atomic::write(&marker, b"");
             made.map_err(|error| StoreError::Place { path: marker.clone(), why: error.to_string() })?;
         }
+        let changes = changes.to_vec();
         self.write(move |connection| {
-            let mut query = connection.prepare_cached("SELECT value FROM system_config WHERE key = ?1")?;
-            let before: Option<Value> = query.query_row([&key], |row| parsed(row, 0)).optional()?;
-            match &value {
-                Some(value) => connection.execute(
-                    "INSERT INTO system_config(key, value) VALUES (?1, ?2)
-                     ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-                    params![key, value.to_string()],
-                )?,
-                None => connection.execute("DELETE FROM system_config WHERE key = ?1", [&key])?,
-            };
-            let happened = Happened {
-                kind: "config.changed".into(),
-                task: None,
-                run: None,
-                data: json!({ "key": key, "before": before, "after": value }),
-            };
-            note(connection, &happened, now).map(|_| ())
+            changes.iter().try_for_each(|(key, value)| set_one(connection, key, value.as_ref(), now))
         })
     }
+}
+
+fn set_one(connection: &Connection, key: &str, value: Option<&Value>, now: Now) -> Done<()> {
+    let mut query = connection.prepare_cached("SELECT value FROM system_config WHERE key = ?1")?;
+    let before: Option<Value> = query.query_row([key], |row| parsed(row, 0)).optional()?;
+    match value {
+        Some(value) => connection.execute(
+            "INSERT INTO system_config(key, value) VALUES (?1, ?2)
+             ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+            params![key, value.to_string()],
+        )?,
+        None => connection.execute("DELETE FROM system_config WHERE key = ?1", [key])?,
+    };
+    let happened = Happened {
+        kind: "config.changed".into(),
+        task: None,
+        run: None,
+        data: json!({ "key": key, "before": before, "after": value }),
+    };
+    note(connection, &happened, now).map(|_| ())
 }

@@ -17,7 +17,8 @@ use super::{Done, Fault, Sound, Sqlite, int, uint};
 use crate::error::StoreError;
 use crate::events::Happened;
 use crate::tasks::{
-    Added, AgentRow, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Task, Tasks,
+    Added, AgentRow, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Span, Task,
+    Tasks,
 };
 
 /// All that a row of a task says.
@@ -660,7 +661,7 @@ impl Tasks for Sqlite {
     fn leases(&self) -> Result<Vec<Lease>, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare_cached(
-                "SELECT seq, run, fence, lease_until, coalesce(owner, ''), role FROM tasks
+                "SELECT seq, run, fence, lease_until, coalesce(owner, '') FROM tasks
                      WHERE state = 'running'",
             )?;
             let rows = query.query_map([], |row| {
@@ -670,7 +671,6 @@ impl Tasks for Sqlite {
                     fence: uint(row.get(2)?),
                     until: uint(row.get(3)?),
                     owner: row.get(4)?,
-                    role: row.get::<_, String>(5)?.parse().map_err(|error| wrong(5, error))?,
                 })
             })?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -684,6 +684,79 @@ impl Tasks for Sqlite {
                     row.get::<_, Option<i64>>(0)
                 });
             Ok(read?.map(uint))
+        })
+    }
+
+    fn delete(&self, id: &TaskId, now: Now) -> Result<(), StoreError> {
+        let id = id.clone();
+        self.write(move |connection| {
+            let kept = existing(connection, &id)?;
+            let seq = kept.seq;
+            let free: bool = connection
+                .prepare_cached(
+                    "SELECT state IN ('done', 'dead', 'cancelled') AND leaving IS NULL
+                     AND NOT EXISTS (SELECT 1 FROM befores b JOIN tasks t ON t.seq = b.task
+                                     WHERE b.needs = ?1 AND t.state IN ('queued', 'running', 'blocked'))
+                     FROM tasks WHERE seq = ?1",
+                )?
+                .query_row([seq], |row| row.get(0))?;
+            if !free {
+                return Err(StoreError::Awaited(id).into());
+            }
+            connection.prepare_cached("DELETE FROM dead_letters WHERE task = ?1")?.execute([seq])?;
+            forget_one(connection, seq, &kept.lane)?;
+            note(connection, &happened("task.deleted", seq, None, Value::Null), now)?;
+            Ok(())
+        })
+    }
+
+    fn spans(&self, length_ms: u64, count: usize, now: Now) -> Result<Vec<Span>, StoreError> {
+        let length = length_ms.max(1);
+        // The last one is the one that now belongs to.
+        let last = now.ms - now.ms % length;
+        let first = last.saturating_sub(length.saturating_mul(count.saturating_sub(1) as u64));
+        let mut spans: Vec<Span> = (0..count as u64)
+            .map(|place| Span {
+                from_ms: first.saturating_add(place.saturating_mul(length)),
+                ..Span::default()
+            })
+            .collect();
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT (ended - ?1) / ?2, status, count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),
+                     sum(cost_usd) FROM runs WHERE ended >= ?1 AND status IS NOT NULL GROUP BY 1, 2",
+            )?;
+            let rows = query.query_map(params![int(first), int(length)], |row| {
+                let usage = Usage {
+                    input_tokens: uint(row.get(3)?),
+                    output_tokens: uint(row.get(4)?),
+                    cached_tokens: uint(row.get(5)?),
+                    cost_usd: row.get(6)?,
+                };
+                Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, uint(row.get(2)?), usage))
+            })?;
+            for row in rows {
+                let (place, status, number, usage) = row?;
+                // What is from the future, because the clock went back, is of now.
+                let place = usize::try_from(place).unwrap_or(usize::MAX).min(count.saturating_sub(1));
+                let Some(span) = spans.get_mut(place) else { continue };
+                span.usage = span.usage.plus(usage);
+                match status.as_str() {
+                    "success" => span.succeeded += number,
+                    "cancelled" => span.cancelled += number,
+                    _ => span.failed += number,
+                }
+            }
+            Ok(())
+        })?;
+        Ok(spans)
+    }
+
+    fn task_of(&self, run: &RunId) -> Result<Option<TaskId>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached("SELECT task FROM runs WHERE run = ?1")?;
+            let mut rows = query.query([run.as_str()])?;
+            Ok(rows.next()?.map(|row| id_of(row.get(0)?)).transpose()?)
         })
     }
 

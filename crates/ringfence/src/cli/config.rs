@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use ringfence_backends::settings_keys;
 use ringfence_core::config::{self, Layers};
-use ringfence_store::{SystemConfig, atomic};
+use ringfence_store::atomic;
 use serde_json::{Value, json};
 
+use crate::desk::told;
 use crate::installation::{Installation, read_text};
-use crate::report::{advise, unstored};
+use crate::report::advise;
 use crate::terminal;
 
 /// Settings: list, get, set, explain.
@@ -84,16 +85,10 @@ pub(crate) fn config(verb: Verb, installation: &Installation) -> anyhow::Result<
 
 /// Changes a setting of the running system.
 fn set_system(installation: &Installation, name: &str, value: Option<&str>) -> anyhow::Result<()> {
-    let keys = settings_keys();
-    let store = installation.store()?;
-    let now = installation.clock().now();
-    match value {
-        Some(value) => {
-            let (key, value) = config::system_value(&keys, name, value)?;
-            store.set_system_config(&key, Some(&value), now).map_err(unstored)
-        }
-        None => store.set_system_config(&config::system_key(&keys, name)?, None, now).map_err(unstored),
-    }
+    let change = (name.to_owned(), value.map(str::to_owned));
+    let changed = installation.desk()?.change_settings(&[change]).map_err(told)?;
+    changed.warnings.iter().for_each(|warning| terminal::about(format!("! {warning}")));
+    Ok(())
 }
 
 /// Rewrites the person's settings file, whole or not at all.

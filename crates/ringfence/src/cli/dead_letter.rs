@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
-use ringfence_store::{DeadLetter, DeadLetters, Deliveries, DeliveryState};
-use serde_json::json;
+use ringfence_server::desk::Desk;
+use ringfence_store::DeadLetter;
 
-use super::task::{self, attempt_row};
+use super::task::attempt_row;
+use crate::desk::told;
 use crate::installation::Installation;
 use crate::render::ago;
-use crate::report::{print, unstored};
+use crate::report::print;
 use crate::terminal;
 
 /// Tasks that ended without being done.
@@ -47,22 +47,22 @@ pub(crate) struct Which {
 }
 
 pub(crate) fn dead_letter(verb: &Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let desk = &*installation.desk()?;
     match verb {
-        Verb::List { json } => list(installation, *json)?,
-        Verb::Show { id, json } => show(installation, id, *json)?,
-        Verb::Retry(which) => return all(installation, which, retry),
-        Verb::Discard(which) => return all(installation, which, discard),
+        Verb::List { json } => list(desk, *json)?,
+        Verb::Show { id, json } => show(desk, id, *json)?,
+        Verb::Retry(which) => return all(desk, which, retry),
+        Verb::Discard(which) => return all(desk, which, discard),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(installation: &Installation, as_json: bool) -> anyhow::Result<()> {
-    let store = installation.store()?;
-    let letters = store.letters().map_err(unstored)?;
-    let webhooks = store.deliveries(DeliveryState::Dead).map_err(unstored)?;
+fn list(desk: &dyn Desk, as_json: bool) -> anyhow::Result<()> {
+    let all = desk.letters().map_err(told)?;
     if as_json {
-        return terminal::json(&json!({ "tasks": letters, "webhooks": webhooks }));
+        return terminal::json(&all);
     }
+    let (letters, webhooks) = (&all.tasks, &all.webhooks);
     if letters.is_empty() && webhooks.is_empty() {
         terminal::line("No dead letters.");
         return Ok(());
@@ -90,8 +90,8 @@ fn list(installation: &Installation, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show(installation: &Installation, id: &str, as_json: bool) -> anyhow::Result<()> {
-    let letter = installation.store()?.letter(&id.parse()?).map_err(unstored)?;
+fn show(desk: &dyn Desk, id: &str, as_json: bool) -> anyhow::Result<()> {
+    let letter = desk.letter(&id.parse()?).map_err(told)?;
     if as_json {
         return terminal::json(&letter);
     }
@@ -117,19 +117,19 @@ fn show(installation: &Installation, id: &str, as_json: bool) -> anyhow::Result<
 
 /// Does something to each, also when one cannot be done.
 fn all(
-    installation: &Installation,
+    desk: &dyn Desk,
     which: &Which,
-    act: fn(&Installation, &str) -> anyhow::Result<()>,
+    act: fn(&dyn Desk, &str) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
     let ids = if which.all {
-        let letters = installation.store()?.letters().map_err(unstored)?;
-        letters.into_iter().map(|letter| letter.task.id.to_string()).collect()
+        let letters = desk.letters().map_err(told)?;
+        letters.tasks.into_iter().map(|letter| letter.task.id.to_string()).collect()
     } else {
         which.ids.clone()
     };
     let mut failed = 0;
     for id in &ids {
-        if let Err(error) = act(installation, id) {
+        if let Err(error) = act(desk, id) {
             let failure = crate::report::as_failure(&error);
             print(&failure.message, failure.remedy.as_deref());
             failed += 1;
@@ -138,19 +138,15 @@ fn all(
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn retry(installation: &Installation, id: &str) -> anyhow::Result<()> {
-    installation.store()?.letter(&id.parse()?).map_err(unstored)?;
-    task::retry(installation, id)
+fn retry(desk: &dyn Desk, id: &str) -> anyhow::Result<()> {
+    let letter = desk.letter(&id.parse()?).map_err(told)?;
+    desk.retry(&letter.task.id).map_err(told)?;
+    terminal::line(format!("task {} is in the queue again", letter.task.id));
+    Ok(())
 }
 
-fn discard(installation: &Installation, id: &str) -> anyhow::Result<()> {
-    let task = id.parse()?;
-    let store = installation.store()?;
-    store.discard(&task).map_err(unstored)?;
-    DeadLetter::remove(&installation.state, &task);
-    if DeadLetter::file(&installation.state, &task).exists() {
-        bail!("the file of task {task} cannot be removed");
-    }
-    terminal::line(format!("the letter of task {task} is gone"));
+fn discard(desk: &dyn Desk, id: &str) -> anyhow::Result<()> {
+    desk.discard(&id.parse()?).map_err(told)?;
+    terminal::line(format!("the letter of task {id} is gone"));
     Ok(())
 }

@@ -11,31 +11,15 @@ use ringfence_core::backend::{Finding, FindingState};
 use ringfence_core::config::{AgentSettings, Settings};
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::GUEST_HOME;
-use serde::Serialize;
+use ringfence_server::desk::{DoctorReport, FindingGroup};
 
 use super::{job, version};
 use crate::installation::Installation;
 use crate::terminal;
 
-#[derive(Serialize)]
-struct Report {
-    passed: bool,
-    mode: Mode,
-    modes: Vec<Group>,
-    agent_clis: Vec<Group>,
-}
-
-#[derive(Serialize)]
-struct Group {
-    name: String,
-    /// Whether the settings depend on it.
-    required: bool,
-    findings: Vec<Finding>,
-}
-
 pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
     let settings = installation.layers()?.resolve()?;
-    let modes: Vec<Group> = ringfence_backends::ALL
+    let modes: Vec<FindingGroup> = ringfence_backends::ALL
         .iter()
         .map(|entry| {
             let mut findings = (entry.probe)(&installation.surroundings(), &settings);
@@ -47,7 +31,7 @@ pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<
             group(entry.mode.as_str(), used, findings)
         })
         .collect();
-    let agent_clis: Vec<Group> = ringfence_agents::ALL
+    let agent_clis: Vec<FindingGroup> = ringfence_agents::ALL
         .iter()
         .filter(|cli| cli.facts().program.is_some())
         .map(|cli| {
@@ -60,7 +44,7 @@ pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<
         .collect();
     let broken = modes.iter().chain(&agent_clis).flat_map(|group| &group.findings);
     let broken = broken.filter(|finding| finding.state == FindingState::Broken).count();
-    let report = Report { passed: broken == 0, mode: settings.sandbox.mode, modes, agent_clis };
+    let report = DoctorReport { passed: broken == 0, mode: settings.sandbox.mode, modes, agent_clis };
     if json {
         terminal::json(&report)?;
     } else {
@@ -69,12 +53,12 @@ pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<
     Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn group(name: &str, required: bool, findings: Vec<Finding>) -> Group {
+fn group(name: &str, required: bool, findings: Vec<Finding>) -> FindingGroup {
     let findings = if required { findings.into_iter().map(Finding::required).collect() } else { findings };
-    Group { name: name.to_owned(), required, findings }
+    FindingGroup { name: name.to_owned(), required, findings }
 }
 
-fn modes_in_use(settings: &Settings) -> BTreeSet<Mode> {
+pub(super) fn modes_in_use(settings: &Settings) -> BTreeSet<Mode> {
     let agents = settings.agents.values().filter_map(|agent| agent.sandbox_mode);
     agents.chain([settings.sandbox.mode]).collect()
 }
@@ -145,7 +129,7 @@ fn version(program: &Path, installation: &Installation, settings: &Settings) -> 
     version::ask(&*backend, &program, &installation.env, &installation.home)
 }
 
-fn print(report: &Report, broken: usize) {
+fn print(report: &DoctorReport, broken: usize) {
     terminal::line("Sandbox Doctor");
     terminal::line(format!("Mode: {}", report.mode));
     for (title, groups) in [("\nModes", &report.modes), ("\nAgent CLIs", &report.agent_clis)] {
@@ -160,7 +144,7 @@ fn print(report: &Report, broken: usize) {
     }
 }
 
-fn print_group(group: &Group) {
+fn print_group(group: &FindingGroup) {
     let used = if group.required { " (in use)" } else { "" };
     terminal::line(format!("  {}{used}", group.name));
     for finding in &group.findings {

@@ -1,12 +1,13 @@
 //! `ringfence events`: what happened to tasks, processes and settings.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use ringfence_store::{Entry, Events};
+use ringfence_store::Entry;
 
+use crate::desk::told;
 use crate::installation::Installation;
 use crate::render::clock;
-use crate::report::unstored;
 use crate::terminal;
 
 /// What happened to tasks, processes and settings.
@@ -27,23 +28,22 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn events(args: &Args, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let store = installation.store()?;
-    let bell = store.bell().listen()?;
-    let last = store.last_event().map_err(unstored)?;
+    let desk = installation.desk()?;
+    let last = desk.last_event().map_err(told)?;
     let mut seen = args.since.unwrap_or(last.saturating_sub(args.limit));
+    let wait = if args.follow { LOOK_AGAIN } else { Duration::ZERO };
     loop {
-        loop {
-            let page = store.events_after(seen, 1000).map_err(unstored)?;
-            let Some(newest) = page.last() else { break };
-            seen = newest.id;
-            page.iter().try_for_each(|entry| tell(entry, args.json))?;
-        }
-        if !args.follow || terminal::unprinted().is_some() {
+        let page = desk.events(seen, 1000, wait).map_err(told)?;
+        page.iter().try_for_each(|entry| tell(entry, args.json))?;
+        seen = page.last().map_or(seen, |newest| newest.id);
+        if terminal::unprinted().is_some() || (!args.follow && page.is_empty()) {
             return Ok(ExitCode::SUCCESS);
         }
-        bell.wait(None)?;
     }
 }
+
+/// Nobody waits longer for an event before looking again.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
 fn tell(entry: &Entry, as_json: bool) -> anyhow::Result<()> {
     if as_json {

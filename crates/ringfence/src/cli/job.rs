@@ -20,6 +20,7 @@ use ringfence_core::plan::Stdin;
 use ringfence_core::policy::{self, Network, NetworkMode, Policy, Preset};
 use ringfence_core::units::Seconds;
 use ringfence_engine::{Cancel, Job, Observer, Outside, Work};
+use ringfence_store::runs::Runs;
 
 use super::options::Options;
 use crate::asking::Person;
@@ -99,6 +100,20 @@ impl Asked<'_> {
         let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
         let job = Job { run: Some(run), ..self.job(mode, work, &Face::Human)? };
         let done = ringfence_engine::run(&job, &*backend, &self.installation.runs(), &mut Nobody, cancel);
+        Ok(done.map_err(|error| error.failure()))
+    }
+
+    /// Asks an agent CLI something, as a run that is kept elsewhere.
+    pub(crate) fn question(
+        &self,
+        work: Work<'_>,
+        runs: &Runs,
+        observer: &mut dyn Observer,
+    ) -> anyhow::Result<Result<RunResult, Failure>> {
+        let mode = self.mode();
+        let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
+        let job = self.job(mode, work, &Face::Human)?;
+        let done = ringfence_engine::run(&job, &*backend, runs, observer, &Cancel::default());
         Ok(done.map_err(|error| error.failure()))
     }
 
@@ -306,7 +321,7 @@ pub(crate) fn workspace_path(
     let chosen = options.cwd.as_deref().or_else(|| agent?.working_directory.as_deref());
     let directory = match chosen {
         Some(path) => installation.expand(path),
-        None => installation.cwd()?.to_owned(),
+        None => installation.cwd().map_err(|error| advise(error, "name a directory"))?.to_owned(),
     };
     Ok(HostPath::new(real_directory(&directory)?)?)
 }

@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::{anyhow, bail};
 use ringfence_core::ids::RunId;
 use ringfence_engine::layer::{Applied, Change, Layer, What};
+use ringfence_server::desk::FileChange;
 use ringfence_store::runs::Progress;
 use similar::{ChangeTag, TextDiff};
 
@@ -57,6 +58,33 @@ pub(crate) fn show_changes(run: &RunId, installation: &Installation) -> anyhow::
     let (_, layer) = open(run.as_str(), installation)?;
     layer.changes().iter().for_each(|change| show(&layer, change));
     Ok(())
+}
+
+/// All that a run has changed, file by file.
+pub(crate) fn file_changes(run: &RunId, installation: &Installation) -> anyhow::Result<Vec<FileChange>> {
+    let (_, layer) = open(run.as_str(), installation)?;
+    let changes = layer.changes();
+    let told = changes.iter().filter(|change| !is_told_elsewhere(change)).map(|change| FileChange {
+        path: change.path.display().to_string(),
+        change: done_to(&layer, change),
+        diff: texts(&layer, change).map(|(before, after)| {
+            TextDiff::from_lines(&before, &after).unified_diff().context_radius(3).to_string()
+        }),
+    });
+    Ok(told.collect())
+}
+
+/// What was done to a file, in words.
+fn done_to(layer: &Layer, change: &Change) -> String {
+    match &change.what {
+        What::Added { renamed_from: Some(from) } => {
+            format!("renamed from {}{}", name(from), rights(layer, change))
+        }
+        What::Added { .. } => format!("added{}", rights(layer, change)),
+        What::Removed { .. } => "removed".to_owned(),
+        What::Modified => "changed".to_owned(),
+        What::Permissions { from, to } => format!("mode {from:o} → {to:o}"),
+    }
 }
 
 fn open(text: &str, installation: &Installation) -> anyhow::Result<(RunId, Layer)> {
@@ -242,15 +270,7 @@ fn show(layer: &Layer, change: &Change) {
     }
     let bold = Style::new().bold();
     let slash = if change.directory { "/" } else { "" };
-    let what = match &change.what {
-        What::Added { renamed_from: Some(from) } => {
-            format!("renamed from {}{}", name(from), rights(layer, change))
-        }
-        What::Added { .. } => format!("added{}", rights(layer, change)),
-        What::Removed { .. } => "removed".to_owned(),
-        What::Modified => "changed".to_owned(),
-        What::Permissions { from, to } => format!("mode {from:o} → {to:o}"),
-    };
+    let what = done_to(layer, change);
     terminal::line(format!("{bold}{} {}{slash}{bold:#} {what}", letter(change), name(&change.path)));
     if let Some(conflict) = &change.conflict {
         let red = AnsiColor::Red.on_default();

@@ -1,8 +1,10 @@
 //! The command line: one file a verb. A verb sees resolved settings only.
 
 mod agents;
+mod auth;
 mod bait;
 mod build_image;
+mod compare;
 mod completions;
 mod config;
 mod dead_letter;
@@ -35,6 +37,7 @@ use anyhow::anyhow;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 use ringfence_core::event::{RunStatus, Usage};
+use ringfence_core::mode::Mode;
 
 use crate::installation::Installation;
 use crate::{gate, report, terminal};
@@ -77,6 +80,8 @@ enum Verb {
     Demo(demo::Args),
     /// Try to break each promise of a mode, and show what held
     Probe(probe::Args),
+    /// How long the modes that work here take for nothing at all
+    Compare(compare::Args),
     /// Work that is done in its turn: add, list, show, cancel, retry, logs, wait
     #[command(subcommand)]
     Task(task::Verb),
@@ -116,6 +121,9 @@ enum Verb {
     Sandbox(sandbox::Verb),
     /// What runs have used: tokens and cost, by day, agent, model, task or run
     Usage(usage::Args),
+    /// Whether agent CLIs have a login where they run: check
+    #[command(subcommand)]
+    Auth(auth::Verb),
     /// The logins that the broker uses: show, refresh
     #[command(subcommand)]
     Token(token::Verb),
@@ -129,19 +137,31 @@ enum Verb {
     Completions(completions::Args),
 }
 
-/// Whether a command line looks like one that starts a run, and then whether the run is likely to want namespaces. A
-/// guess, for speed alone: whatever it says, the run is as was asked for.
+/// Whether a command line looks like one that starts a run with a gate of ours outside, and then whether the run is likely
+/// to want namespaces. A guess, for speed alone: whatever it says, the run is as was asked for.
 fn foreseen(mut words: impl Iterator<Item = OsString>) -> Option<bool> {
     let verb = words.nth(1)?;
-    let runs = ["run", "exec", "shell", "demo"].iter().any(|name| verb == **name);
-    runs.then(|| !words.any(|word| word == "host" || word == "--mode=host"))
+    if !["run", "exec", "shell", "demo"].iter().any(|name| verb == **name) {
+        return None;
+    }
+    let named = words.take_while(|word| word != "--").find_map(|word| {
+        let word = word.to_str()?;
+        word.strip_prefix("--mode=").unwrap_or(word).parse::<Mode>().ok()
+    });
+    match named {
+        Some(mode) => mode.shares_system().then(|| mode.isolates()),
+        None => Some(true),
+    }
 }
 
 pub(crate) use config::change as change_settings;
+pub(crate) use job::{Asked, workspace_path};
 pub(crate) use kept::{bury, keep_warm};
+pub(crate) use layer::file_changes;
 pub(crate) use options::Options;
 pub(crate) use probe::{ARGUMENT as PROBE_ARGUMENT, act as probe};
 pub(crate) use run::Wish;
+pub(crate) use serve::{daemon, is_running};
 
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
@@ -168,6 +188,7 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Shell(args) => shell::shell(&args, installation),
         Verb::Demo(args) => demo::demo(&args, installation),
         Verb::Probe(args) => probe::probe(&args, installation),
+        Verb::Compare(args) => compare::compare(&args, installation),
         Verb::Task(verb) => task::task(verb, installation),
         Verb::Agents(args) => agents::agents(&args, installation),
         Verb::DeadLetter(verb) => dead_letter::dead_letter(&verb, installation),
@@ -185,6 +206,7 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Discard(args) => layer::discard(&args, installation),
         Verb::Sandbox(verb) => sandbox::sandbox(&verb, installation),
         Verb::Usage(args) => usage::usage(&args, installation),
+        Verb::Auth(verb) => auth::auth(&verb, installation),
         Verb::Token(verb) => token::token(verb, installation),
         Verb::Policy(verb) => policy::policy(verb, installation),
         Verb::Config(verb) => config::config(verb, installation),

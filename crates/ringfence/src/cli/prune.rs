@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ringfence_core::units::MemorySize;
 
 use crate::installation::Installation;
-use crate::queue::{Kept, Office, Swept, sweep};
+use crate::queue::{Kept, Swept, sweep};
 use crate::terminal;
 
 /// Take away what is old: tasks, runs, sandboxes that nobody waits for, images that were replaced.
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn prune(args: &Args, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let settings = Office { installation, logs_to_files: false }.resolved()?;
+    let settings = installation.settings()?;
     let mut kept = Kept::of(&settings.queue);
     kept.days = args.days.unwrap_or(kept.days);
     kept.bytes = args.size.map_or(kept.bytes, MemorySize::bytes);

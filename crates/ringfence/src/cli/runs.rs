@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
-use ringfence_egress::read_entries;
 use ringfence_engine::Observer;
-use ringfence_store::runs::{LogLine, Progress, Runs};
+use ringfence_server::desk::{Desk, RunView};
+use ringfence_store::runs::LogLine;
 use serde::Serialize;
 
+use crate::desk::told;
 use crate::installation::Installation;
 use crate::render::Human;
 use crate::terminal;
@@ -48,33 +48,18 @@ pub(crate) enum Verb {
 }
 
 pub(crate) fn runs(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let runs = installation.runs();
+    let desk = &*installation.desk()?;
     match verb {
-        Verb::List { limit, json } => list(&runs, limit, json)?,
-        Verb::Show { id, log, json } => show(&runs, &runs.find(&id)?, log, json)?,
-        Verb::Net { id, json } => net(&runs, &runs.find(&id)?, json)?,
+        Verb::List { limit, json } => list(desk, limit, json)?,
+        Verb::Show { id, log, json } => show(desk, desk.run(&id).map_err(told)?, log, json)?,
+        Verb::Net { id, json } => net(desk, &desk.run(&id).map_err(told)?.record.run, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-#[derive(Serialize)]
-struct Row {
-    run: RunId,
-    status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    agent: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    duration_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failure: Option<String>,
-}
-
-fn list(runs: &Runs, limit: usize, json: bool) -> anyhow::Result<()> {
-    let ids = runs.list()?;
-    let none_yet = ids.is_empty();
-    let rows: Vec<Row> = ids.into_iter().take(limit).map(|id| row(runs, id)).collect();
+fn list(desk: &dyn Desk, limit: usize, json: bool) -> anyhow::Result<()> {
+    let rows = desk.runs(None, limit).map_err(told)?;
+    let none_yet = rows.is_empty() && limit > 0;
     if json {
         return terminal::json(&rows);
     }
@@ -87,7 +72,7 @@ fn list(runs: &Runs, limit: usize, json: bool) -> anyhow::Result<()> {
         let time = row.duration_ms.map(|ms| format!("{:.1} s", ms as f64 / 1000.0));
         vec![
             row.run.to_string(),
-            row.status.to_owned(),
+            row.status,
             row.agent.unwrap_or_default(),
             row.mode.unwrap_or_default(),
             time.unwrap_or_default(),
@@ -98,29 +83,8 @@ fn list(runs: &Runs, limit: usize, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A run whose files are damaged is still listed: hiding it would be worse.
-fn row(runs: &Runs, id: RunId) -> Row {
-    let record = runs.record(&id).ok();
-    let progress = runs.progress(&id);
-    let (duration_ms, failure) = match &progress {
-        Ok(Progress::Ended(result)) => {
-            (Some(result.duration_ms), result.failure.as_ref().map(|failure| failure.class.to_string()))
-        }
-        _ => (None, None),
-    };
-    Row {
-        status: progress.as_ref().map_or("damaged", Progress::name),
-        agent: record.as_ref().map(|record| record.agent.clone()),
-        mode: record.as_ref().map(|record| record.mode.to_string()),
-        duration_ms,
-        failure,
-        run: id,
-    }
-}
-
-fn net(runs: &Runs, id: &RunId, json: bool) -> anyhow::Result<()> {
-    let path = runs.network(id);
-    let entries = read_entries(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+fn net(desk: &dyn Desk, id: &RunId, json: bool) -> anyhow::Result<()> {
+    let entries = desk.net(id).map_err(told)?;
     if json {
         return terminal::json(&entries);
     }
@@ -156,7 +120,7 @@ fn net(runs: &Runs, id: &RunId, json: bool) -> anyhow::Result<()> {
 
 #[derive(Serialize)]
 struct Shown {
-    status: &'static str,
+    status: String,
     record: Record,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<ringfence_core::event::RunResult>,
@@ -164,21 +128,22 @@ struct Shown {
     log: Option<Vec<LogLine>>,
 }
 
-fn show(runs: &Runs, id: &RunId, log: bool, json: bool) -> anyhow::Result<()> {
-    let record = runs.record(id)?;
-    let progress = runs.progress(id)?;
-    let log = log.then(|| runs.log(id)).transpose()?;
-    if json {
-        let status = progress.name();
-        let result = match progress {
-            Progress::Ended(result) => Some(*result),
-            _ => None,
+fn show(desk: &dyn Desk, view: RunView, log: bool, json: bool) -> anyhow::Result<()> {
+    let RunView { status, record, result, .. } = view;
+    let mut lines = Vec::new();
+    if log {
+        let mut keep = |line| {
+            lines.push(line);
+            true
         };
-        return terminal::json(&Shown { status, record, result, log });
+        desk.log(&record.run, false, &mut keep).map_err(told)?;
+    }
+    if json {
+        return terminal::json(&Shown { status, record, result, log: log.then_some(lines) });
     }
     let mut rows = vec![
         vec!["run".into(), record.run.to_string()],
-        vec!["status".into(), progress.name().to_owned()],
+        vec!["status".into(), status],
         vec!["started".into(), record.started_at.clone()],
         vec!["agent".into(), format!("{} ({})", record.agent, record.cli)],
         vec!["mode".into(), record.mode.to_string()],
@@ -191,7 +156,7 @@ fn show(runs: &Runs, id: &RunId, log: bool, json: bool) -> anyhow::Result<()> {
         record.versions.iter().map(|(name, version)| vec![format!("{name} version"), version.clone()]),
     );
     rows.extend(record.notices.iter().map(|notice| vec!["notice".into(), notice.clone()]));
-    if let Progress::Ended(result) = &progress {
+    if let Some(result) = &result {
         rows.push(vec!["exit code".into(), result.exit_code.to_string()]);
         rows.extend(result.session.iter().map(|session| vec!["session".into(), session.to_string()]));
         rows.extend(
@@ -204,9 +169,9 @@ fn show(runs: &Runs, id: &RunId, log: bool, json: bool) -> anyhow::Result<()> {
     terminal::table(&rows);
     terminal::line("");
     show_promises(&record);
-    if let Some(log) = log {
+    if log {
         terminal::line("");
-        log.iter().try_for_each(|line| Human.event(&line.event)).ok();
+        lines.iter().try_for_each(|line| Human.event(&line.event)).ok();
     }
     Ok(())
 }

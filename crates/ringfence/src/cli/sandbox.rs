@@ -3,9 +3,11 @@
 use std::process::ExitCode;
 
 use ringfence_backends::settings_keys;
+use ringfence_core::capability::Promise;
 use ringfence_core::config;
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::policy::Preset;
+use ringfence_server::desk::ModeView;
 
 use super::options::mode_parser;
 use super::{build_image, config as config_verb, doctor, kept};
@@ -33,6 +35,12 @@ pub(crate) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// List the modes: what each keeps an agent from on this machine, and by what
+    Modes {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
     BuildImage(build_image::Args),
     /// List the sandboxes that are there, with those that nobody waits for
     List {
@@ -49,6 +57,7 @@ pub(crate) fn sandbox(verb: &Verb, installation: &Installation) -> anyhow::Resul
         Verb::Show { json } => show(installation, *json),
         Verb::Set { mode } => set(installation, *mode),
         Verb::Doctor { json } => doctor::doctor(installation, *json),
+        Verb::Modes { json } => modes(installation, *json),
         Verb::BuildImage(args) => build_image::build_image(args, installation),
         Verb::List { json } => kept::list(installation, *json),
         Verb::Rm(which) => kept::remove(installation, which),
@@ -90,6 +99,46 @@ fn show(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
         }
     }
     terminal::table(&rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn modes(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
+    let settings = installation.layers()?.resolve()?;
+    let used = doctor::modes_in_use(&settings);
+    let around = installation.surroundings();
+    let views: Vec<ModeView> = ringfence_backends::ALL
+        .iter()
+        .map(|entry| {
+            let can = entry.backend.map(|make| make(&around, &settings).capabilities());
+            let keeps = |promise: Promise| {
+                let mechanism = can.as_ref()?.mechanism(promise)?;
+                Some((promise.describe().to_owned(), mechanism.to_string()))
+            };
+            ModeView {
+                mode: entry.mode,
+                boundary: entry.boundary.to_owned(),
+                needs: entry.needs.to_owned(),
+                available: entry.backend.is_some(),
+                in_use: used.contains(&entry.mode),
+                promises: Promise::ALL.into_iter().filter_map(keeps).collect(),
+                hint: can.as_ref().and_then(|can| can.hint().map(str::to_owned)),
+            }
+        })
+        .collect();
+    if json {
+        terminal::json(&views)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = vec![["MODE", "", "BOUNDARY", "NEEDS"].map(str::to_owned).to_vec()];
+    table.extend(views.into_iter().map(|view| {
+        let state = match (view.in_use, view.available) {
+            (true, _) => "in use",
+            (false, true) => "",
+            (false, false) => "not yet",
+        };
+        vec![view.mode.to_string(), state.to_owned(), view.boundary, view.needs]
+    }));
+    terminal::table(&table);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,21 +7,24 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use ringfence_core::mode::ExecutionEnvironment;
-use ringfence_engine::queue::{Identity, ProcessLocks};
-use ringfence_store::{Tasks, atomic};
+use ringfence_engine::queue::{Identity, ProcessLocks, pause};
+use ringfence_store::atomic;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 
 use super::{process, task};
+use crate::desk::told;
 use crate::installation::Installation;
-use crate::queue::{Office, Serving, log_directory, serve as run_daemon};
-use crate::report::{advise, unstored};
+use crate::queue::{Serving, log_directory, serve as run_daemon, server_address};
+use crate::report::advise;
 use crate::terminal;
 
 /// Run the daemon here, in front of you.
 #[derive(clap::Args)]
 pub(crate) struct ServeArgs {
+    /// Where to answer: an address with a port, or `none`; otherwise `server.listen` of the settings
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
     /// Print a unit for systemd and do nothing else
     #[arg(long)]
     print_unit: bool,
@@ -51,7 +54,7 @@ pub(crate) fn is_running(installation: &Installation) -> bool {
     daemon(installation).is_some()
 }
 
-fn daemon(installation: &Installation) -> Option<Identity> {
+pub(crate) fn daemon(installation: &Installation) -> Option<Identity> {
     ProcessLocks::new(&installation.state).holder(ProcessLocks::DAEMON)
 }
 
@@ -65,11 +68,14 @@ pub(crate) fn serve(args: &ServeArgs, installation: &Installation) -> anyhow::Re
         // A terminal that closes is no reason to end.
         let _ = rustix::process::setsid();
     }
-    run_daemon(installation, serving, || {
+    run_daemon(installation, serving, args.listen.as_deref(), |address| {
         if serving == Serving::Background {
             terminal::line(READY);
-        } else {
-            terminal::about("The daemon runs. Ctrl-C ends it and puts running tasks back into the queue.");
+            return;
+        }
+        terminal::about("The daemon runs. Ctrl-C ends it and puts running tasks back into the queue.");
+        if let Some(address) = address {
+            terminal::about(format!("Dashboard: http://{address}/"));
         }
     })?;
     Ok(ExitCode::SUCCESS)
@@ -118,6 +124,12 @@ pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
         );
     }
     terminal::line(format!("The daemon runs (process {}).", child.id()));
+    match server_address(&installation.state) {
+        Some(address) => terminal::line(format!("Dashboard: http://{address}/")),
+        None => {
+            terminal::about("It answers on its Unix socket alone: `ringfence process logs daemon` says why.");
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -139,7 +151,6 @@ pub(crate) fn stop(args: &StopArgs, installation: &Installation) -> anyhow::Resu
         pidfd_send_signal(&process, signal).context("the daemon cannot be told")?;
     }
     let begun = Instant::now();
-    let (_kept, never) = std::sync::mpsc::channel::<()>();
     while is_running(installation) {
         if !args.drain && begun.elapsed() > PATIENCE {
             return Err(advise(
@@ -147,7 +158,7 @@ pub(crate) fn stop(args: &StopArgs, installation: &Installation) -> anyhow::Resu
                 format!("end it by hand: `kill -9 {}`", daemon.pid),
             ));
         }
-        let _ = never.recv_timeout(Duration::from_millis(20));
+        pause(Duration::from_millis(20));
     }
     terminal::line("The daemon is stopped.");
     Ok(ExitCode::SUCCESS)
@@ -161,42 +172,36 @@ pub(crate) fn restart(args: &StopArgs, installation: &Installation) -> anyhow::R
 }
 
 pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let pid = daemon(installation).map(|daemon| daemon.pid);
-    let counts = installation.store()?.counts().map_err(unstored)?;
-    let processes = process::rows(installation)?;
-    // A mistake in the settings does not keep anybody from seeing the rest.
-    let settings = Office { installation, logs_to_files: false }.resolved();
-    let mode = settings.as_ref().ok().map(|settings| settings.sandbox.mode);
-    let environment = mode.map(ExecutionEnvironment::of);
-    let code = if pid.is_some() { ExitCode::SUCCESS } else { ExitCode::from(3) };
+    let status = installation.desk()?.status().map_err(told)?;
+    let code = if status.daemon.is_some() { ExitCode::SUCCESS } else { ExitCode::from(3) };
     if args.json {
         terminal::json(&json!({
-            "daemon": { "running": pid.is_some(), "pid": pid.map(|pid| pid.as_raw_nonzero().get()) },
-            "execution_environment": environment,
-            "mode": mode,
-            "settings_error": settings.as_ref().err().map(|error| format!("{error:#}")),
-            "tasks": counts,
-            "processes": processes,
+            "daemon": { "running": status.daemon.is_some(), "pid": status.daemon, "address": status.address },
+            "execution_environment": status.execution_environment,
+            "mode": status.mode,
+            "settings_error": status.settings_error,
+            "tasks": status.tasks,
+            "processes": status.processes,
         }))?;
         return Ok(code);
     }
-    match pid {
+    match status.daemon {
         Some(pid) => terminal::line(format!("daemon: runs (process {pid})")),
         None => terminal::line("daemon: does not run (`ringfence start`)"),
     }
-    match (&settings, environment) {
-        (Ok(settings), Some(environment)) => {
-            terminal::line(format!("environment: {} (mode {})", environment.as_str(), settings.sandbox.mode));
-        }
-        (Err(error), _) => {
-            terminal::line(format!("settings: cannot be read, so nothing is taken: {error:#}"));
-        }
-        (Ok(_), None) => {}
+    if let Some(address) = &status.address {
+        terminal::line(format!("dashboard: http://{address}/"));
     }
-    terminal::line(format!("tasks: {}", task::summary(&counts)));
-    if !processes.is_empty() {
+    if let (Some(environment), Some(mode)) = (status.execution_environment, status.mode) {
+        terminal::line(format!("environment: {} (mode {mode})", environment.as_str()));
+    }
+    if let Some(error) = &status.settings_error {
+        terminal::line(format!("settings: cannot be read, so nothing is taken: {error}"));
+    }
+    terminal::line(format!("tasks: {}", task::summary(&status.tasks)));
+    if !status.processes.is_empty() {
         terminal::line("");
-        terminal::table(&process::table(&processes));
+        terminal::table(&process::table(&status.processes));
     }
     Ok(code)
 }

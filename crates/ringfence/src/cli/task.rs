@@ -1,7 +1,6 @@
 //! `ringfence task`: work that is done in its turn, with or without somebody looking on.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Seek};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -9,27 +8,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use ringfence_core::config::WorkspaceKind;
-use ringfence_core::ids::{AgentId, RunId, TaskId};
+use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::Mode;
 use ringfence_core::policy::HostRule;
-use ringfence_core::task::{Incident, Role, State, StateName, TaskSpec};
+use ringfence_core::task::{Role, State, StateName, TaskSpec};
 use ringfence_core::units::{Cpus, MemorySize, Seconds};
 use ringfence_engine::Observer;
-use ringfence_engine::queue::{Holder, Premises, RunLocks, write_letters};
-use ringfence_store::runs::LogLine;
-use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{
-    Added, Attempt, Change, Counts, DeadLetter, Filter, Listener, NewTask, Rules, Task, Tasks,
-};
-use rustix::process::{Signal, pidfd_send_signal};
+use ringfence_server::desk::Desk;
+use ringfence_store::{Added, Attempt, Counts, Filter, Task};
 use serde_json::{Value, json};
 
-use super::options::{Options, mode_parser, url, workspace_parser};
-use super::run::Wish;
+use super::options::{mode_parser, url, workspace_parser};
+use crate::desk::told;
 use crate::installation::Installation;
-use crate::queue::Office;
 use crate::render::{Human, ago};
-use crate::report::{advise, unstored};
+use crate::report::advise;
 use crate::terminal;
 
 /// Work that is done in its turn.
@@ -55,6 +48,12 @@ pub(crate) enum Verb {
     },
     /// Put a task that failed or was cancelled into the queue again
     Retry {
+        /// Their numbers, or `last`
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Forget a task that has ended
+    Delete {
         /// Their numbers, or `last`
         #[arg(required = true)]
         ids: Vec<String>,
@@ -203,14 +202,29 @@ fn state_parser() -> ValueParser {
 }
 
 pub(crate) fn task(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
+    let desk = &*installation.desk()?;
     match verb {
-        Verb::Add(args) => return add(*args, installation),
-        Verb::List(args) => list(args, &*installation.store()?)?,
-        Verb::Show { id, json } => show(&*installation.store()?, &id, json)?,
-        Verb::Cancel { ids } => each(&ids, |id| cancel(installation, id))?,
-        Verb::Retry { ids } => each(&ids, |id| retry(installation, id))?,
-        Verb::Logs { id, follow, json } => logs(installation, &id, follow, json)?,
-        Verb::Wait { ids, timeout, json } => return wait(installation, &ids, timeout, json),
+        Verb::Add(args) => return add(*args, installation, desk),
+        Verb::List(args) => list(args, desk)?,
+        Verb::Show { id, json } => show(desk, &id, json)?,
+        Verb::Cancel { ids } => each(&ids, |id| {
+            let task = desk.cancel(&find(desk, id)?.id).map_err(told)?;
+            terminal::line(format!("task {} is cancelled", task.id));
+            Ok(())
+        })?,
+        Verb::Retry { ids } => each(&ids, |id| {
+            let task = desk.retry(&find(desk, id)?.id).map_err(told)?;
+            terminal::line(format!("task {} is in the queue again", task.id));
+            Ok(())
+        })?,
+        Verb::Delete { ids } => each(&ids, |id| {
+            let task = find(desk, id)?.id;
+            desk.forget(&task).map_err(told)?;
+            terminal::line(format!("task {task} is forgotten"));
+            Ok(())
+        })?,
+        Verb::Logs { id, follow, json } => logs(desk, &id, follow, json)?,
+        Verb::Wait { ids, timeout, json } => return wait(installation, desk, &ids, timeout, json),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -230,28 +244,21 @@ fn each(ids: &[String], act: impl Fn(&str) -> anyhow::Result<()>) -> anyhow::Res
 }
 
 /// The task that a person means.
-pub(crate) fn find(store: &Sqlite, text: &str) -> anyhow::Result<Task> {
+fn find(desk: &dyn Desk, text: &str) -> anyhow::Result<Task> {
     if text == "last" {
-        let newest = store.tasks(&Filter { limit: 1, ..Filter::default() }).map_err(unstored)?;
+        let newest = desk.tasks(&Filter { limit: 1, ..Filter::default() }).map_err(told)?;
         return newest.into_iter().next().context("there is no task yet; `ringfence task add` makes one");
     }
     let id: TaskId = text.parse()?;
-    store.task(&id).map_err(unstored)
+    desk.task(&id).map_err(told)
 }
 
-fn add(args: AddArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
+fn add(args: AddArgs, installation: &Installation, desk: &dyn Desk) -> anyhow::Result<ExitCode> {
     let (wait_for_it, as_json) = (args.wait, args.json);
-    let specs = specs(args, installation)?;
-    let mut seen = Seen::default();
-    let new = specs
-        .into_iter()
-        .map(|spec| accepted(spec, installation, &mut seen))
-        .collect::<Result<Vec<_>, _>>()?;
-    let store = installation.store()?;
-    let added = store.add(&new, installation.clock().now()).map_err(unstored)?;
+    let added = desk.add(specs(args, installation)?).map_err(told)?;
     if wait_for_it {
         let ids: Vec<String> = added.iter().map(|added| added.task.to_string()).collect();
-        return wait(installation, &ids, None, as_json);
+        return wait(installation, desk, &ids, None, as_json);
     }
     if as_json {
         terminal::json(&added)?;
@@ -260,7 +267,7 @@ fn add(args: AddArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
     for Added { task, existed } in &added {
         terminal::line(format!("task {task}{}", if *existed { " (it was there already)" } else { "" }));
     }
-    if !super::serve::is_running(installation) {
+    if !installation.has_daemon() {
         terminal::about(NO_DAEMON);
     }
     Ok(ExitCode::SUCCESS)
@@ -345,51 +352,10 @@ fn base(args: AddArgs, installation: &Installation) -> anyhow::Result<TaskSpec> 
     })
 }
 
-/// Where tasks work, by all that says so: many tasks of one batch say the same.
-type Seen = BTreeMap<String, (Option<AgentId>, PathBuf)>;
-
-/// A task that can be done as far as one can tell now: its agent is known, its directory is there.
-fn accepted(mut spec: TaskSpec, installation: &Installation, seen: &mut Seen) -> anyhow::Result<NewTask> {
-    spec.check()?;
-    if let Some(command) = &spec.command
-        && shlex::split(command).is_none_or(|words| words.is_empty())
-    {
-        bail!("`{command}` is not a command in the shell's words");
-    }
-    let options = Options::of_task(&spec);
-    let key = format!("{:?}", (&spec.agent, spec.role, &spec.directory, spec.mode, &spec.policy));
-    let (agent, directory) = match seen.get(&key) {
-        Some(known) => known.clone(),
-        None => {
-            let found = Wish::of_task(&spec, &options).fulfil(installation, |asked, _| {
-                asked.policy(asked.mode())?;
-                let workspace = super::job::workspace_path(installation, &options, asked.agent)?;
-                let agent = asked.name.parse().ok().filter(|id| asked.settings.agents.contains_key(id));
-                Ok((agent, workspace.as_path().to_owned()))
-            })?;
-            seen.entry(key).or_insert(found).clone()
-        }
-    };
-    let lane = lane(spec.lane.as_deref(), agent.as_ref(), &directory);
-    // The daemon stands elsewhere.
-    spec.directory = Some(directory);
-    Ok(NewTask { spec, lane })
-}
-
-/// Who has to wait for whom: an agent's tasks for each other, and where no agent of the settings is named those of one
-/// directory, for two agents in one directory are in each other's way.
-fn lane(named: Option<&str>, agent: Option<&AgentId>, directory: &std::path::Path) -> String {
-    match (named, agent) {
-        (Some(lane), _) => format!("lane {lane}"),
-        (None, Some(agent)) => format!("agent {agent}"),
-        (None, None) => format!("directory {}", directory.display()),
-    }
-}
-
-fn list(args: ListArgs, store: &Sqlite) -> anyhow::Result<()> {
+fn list(args: ListArgs, desk: &dyn Desk) -> anyhow::Result<()> {
     let ListArgs { state, role, agent, before, limit, json } = args;
     let filter = Filter { states: state, role, agent, before, limit };
-    let tasks = store.tasks(&filter).map_err(unstored)?;
+    let tasks = desk.tasks(&filter).map_err(told)?;
     if json {
         return terminal::json(&tasks);
     }
@@ -409,8 +375,7 @@ fn list(args: ListArgs, store: &Sqlite) -> anyhow::Result<()> {
         ]
     }));
     terminal::table(&table);
-    let counts = store.counts().map_err(unstored)?;
-    terminal::about(summary(&counts));
+    terminal::about(summary(&desk.status().map_err(told)?.tasks));
     Ok(())
 }
 
@@ -436,9 +401,9 @@ fn one_line(task: &Task) -> String {
     if line.chars().count() > 60 { line.chars().take(59).chain(['…']).collect() } else { line }
 }
 
-fn show(store: &Sqlite, id: &str, as_json: bool) -> anyhow::Result<()> {
-    let task = find(store, id)?;
-    let attempts = store.attempts(&task.id).map_err(unstored)?;
+fn show(desk: &dyn Desk, id: &str, as_json: bool) -> anyhow::Result<()> {
+    let task = find(desk, id)?;
+    let attempts = desk.attempts(&task.id).map_err(told)?;
     if as_json {
         return terminal::json(&json!({ "task": task, "attempts": attempts }));
     }
@@ -510,203 +475,88 @@ pub(crate) fn attempt_row(attempt: &Attempt) -> Vec<String> {
     ]
 }
 
-/// How long a run gets to end by itself.
-const GRACE: Duration = Duration::from_secs(15);
+/// Nobody waits longer for an event before looking again.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// The rules of the settings, or those of who has set nothing: a mistake in the settings keeps nobody from stopping anything.
-fn rules(installation: &Installation) -> anyhow::Result<Rules> {
-    let settings = Office { installation, logs_to_files: false }.resolved();
-    Ok(Office::rules(&settings.or_else(|_| Installation::default_settings())?))
+fn logs(desk: &dyn Desk, id: &str, follow: bool, as_json: bool) -> anyhow::Result<()> {
+    let task = find(desk, id)?.id;
+    let Some(run) = last_run(desk, &task, follow)? else { bail!("task {task} was not tried") };
+    let mut wrong = None;
+    desk.log(&run, follow, &mut |line| {
+        let told = match as_json {
+            true => serde_json::to_string(&line).map(terminal::line).map_err(anyhow::Error::from),
+            false => Human.event(&line.event).map_err(anyhow::Error::from),
+        };
+        wrong = told.err();
+        wrong.is_none() && terminal::unprinted().is_none()
+    })
+    .map_err(told)?;
+    wrong.map_or(Ok(()), Err)
 }
 
-fn cancel(installation: &Installation, id: &str) -> anyhow::Result<()> {
-    let store = installation.store()?;
-    let task = find(&store, id)?.id;
-    let rules = rules(installation)?;
-    let change = Change { task: &task, incident: Incident::Cancel, rules: &rules, jitter: 0, result: None };
-    let changed = store.change(&change, installation.clock().now()).map_err(unstored)?;
-    write_letters(&*store, &installation.state, &changed.died);
-    if let State::Running { run, .. } = &changed.before.state {
-        let office = Office { installation, logs_to_files: false };
-        end_run(installation, &office, run)?;
-        store.release(&task, run, installation.clock().now()).map_err(unstored)?;
-    }
-    terminal::line(format!("task {task} is cancelled"));
-    Ok(())
-}
-
-/// Ends a run, whoever started it, and waits until nothing of it is left.
-fn end_run(installation: &Installation, office: &Office<'_>, run: &RunId) -> anyhow::Result<()> {
-    let locks = RunLocks::new(&installation.state);
-    let begun = Instant::now();
-    let (_kept, never) = std::sync::mpsc::channel::<()>();
-    let mut asked = false;
+/// The last run of a task, waited for if that is wanted and it may still come.
+fn last_run(desk: &dyn Desk, task: &TaskId, wait: bool) -> anyhow::Result<Option<RunId>> {
     loop {
-        match locks.holder(run)? {
-            Holder::Nobody(_lock) => {
-                office.clear(run).map_err(crate::report::failed)?;
-                locks.forget(run);
-                return Ok(());
-            }
-            Holder::Runner(who) => {
-                let late = begun.elapsed() >= GRACE;
-                if (late || !asked)
-                    && let Some(process) = who.open()
-                {
-                    let _ = pidfd_send_signal(&process, if late { Signal::KILL } else { Signal::TERM });
-                    asked = true;
-                }
-            }
-            Holder::Unnamed => {}
+        let seen = desk.last_event().map_err(told)?;
+        let over = desk.task(task).map_err(told)?.life.state.name().is_final();
+        let last = desk.attempts(task).map_err(told)?.pop();
+        if last.is_some() || over || !wait {
+            return Ok(last.map(|attempt| attempt.run));
         }
-        if begun.elapsed() >= GRACE * 2 {
-            bail!("the run {run} does not end; `ps` shows its processes");
-        }
-        let _ = never.recv_timeout(Duration::from_millis(20));
-    }
-}
-
-/// Puts a task into the queue again.
-pub(crate) fn retry(installation: &Installation, id: &str) -> anyhow::Result<()> {
-    let store = installation.store()?;
-    let task = find(&store, id)?.id;
-    let rules = rules(installation)?;
-    let change = Change { task: &task, incident: Incident::Retry, rules: &rules, jitter: 0, result: None };
-    store.change(&change, installation.clock().now()).map_err(unstored)?;
-    DeadLetter::remove(&installation.state, &task);
-    terminal::line(format!("task {task} is in the queue again"));
-    Ok(())
-}
-
-fn logs(installation: &Installation, id: &str, follow: bool, as_json: bool) -> anyhow::Result<()> {
-    let store = installation.store()?;
-    let task = find(&store, id)?;
-    let bell = store.bell().listen()?;
-    let run = loop {
-        let last = store.attempts(&task.id).map_err(unstored)?.pop();
-        let over = store.task(&task.id).map_err(unstored)?.life.state.name().is_final();
-        match last {
-            Some(attempt) => break attempt.run,
-            None if follow && !over => bell.wait(None)?,
-            None => bail!("task {} was not tried", task.id),
-        }
-    };
-    let file = installation.runs().log_file(&run);
-    let mut tail = Tail { file, place: 0 };
-    let tell = |line: &LogLine| -> anyhow::Result<()> {
-        if as_json {
-            terminal::line(serde_json::to_string(line)?);
-        } else {
-            Human.event(&line.event)?;
-        }
-        Ok(())
-    };
-    loop {
-        let over = store
-            .attempts(&task.id)
-            .map_err(unstored)?
-            .iter()
-            .any(|one| one.run == run && one.ended_ms.is_some());
-        let written = Listener::file(&tail.file);
-        for line in tail.more()? {
-            tell(&line)?;
-        }
-        if over || !follow {
-            return Ok(());
-        }
-        match written {
-            Ok(written) => wait_for_either(&written, &bell)?,
-            // It has not begun yet.
-            Err(_) => bell.wait(Some(Duration::from_millis(100)))?,
-        }
-    }
-}
-
-/// Waits for whichever comes first.
-fn wait_for_either(one: &Listener, other: &Listener) -> anyhow::Result<()> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let mut fds = [PollFd::new(one, PollFlags::IN), PollFd::new(other, PollFlags::IN)];
-    match poll(&mut fds, None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error.into()),
-    }
-    other.clear();
-    Ok(())
-}
-
-/// A log that is read as it grows.
-struct Tail {
-    file: PathBuf,
-    place: u64,
-}
-
-impl Tail {
-    /// The whole lines that have come since the last time.
-    fn more(&mut self) -> anyhow::Result<Vec<LogLine>> {
-        let Ok(mut file) = std::fs::File::open(&self.file) else { return Ok(Vec::new()) };
-        file.seek(std::io::SeekFrom::Start(self.place))?;
-        let mut reader = BufReader::new(file);
-        let mut lines = Vec::new();
-        let mut line = String::new();
-        while reader.read_line(&mut line)? > 0 && line.ends_with('\n') {
-            self.place += line.len() as u64;
-            lines.extend(serde_json::from_str::<LogLine>(&line).ok());
-            line.clear();
-        }
-        Ok(lines)
+        desk.events(seen, 1, LOOK_AGAIN).map_err(told)?;
     }
 }
 
 fn wait(
     installation: &Installation,
+    desk: &dyn Desk,
     ids: &[String],
     timeout: Option<Seconds>,
     as_json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let store = installation.store()?;
-    let ids = ids.iter().map(|id| Ok(find(&store, id)?.id)).collect::<anyhow::Result<Vec<_>>>()?;
+    let ids = ids.iter().map(|id| Ok(find(desk, id)?.id)).collect::<anyhow::Result<Vec<_>>>()?;
     let deadline = timeout.map(|timeout| Instant::now() + timeout.duration());
-    let open = |id| store.task(id).is_ok_and(|task| !task.life.state.name().is_final());
-    if !super::serve::is_running(installation) && ids.iter().any(open) {
-        terminal::about(NO_DAEMON);
-    }
-    let bell = store.bell().listen()?;
+    let mut warned = installation.has_daemon();
     let tasks = loop {
-        let tasks = ids.iter().map(|id| store.task(id)).collect::<Result<Vec<_>, _>>().map_err(unstored)?;
-        if tasks.iter().all(|task| task.life.state.name().is_final()) {
+        let seen = desk.last_event().map_err(told)?;
+        let tasks = ids.iter().map(|id| desk.task(id)).collect::<Result<Vec<_>, _>>().map_err(told)?;
+        let open: Vec<&str> = tasks
+            .iter()
+            .filter(|task| !task.life.state.name().is_final())
+            .map(|task| task.id.as_str())
+            .collect();
+        if open.is_empty() {
             break tasks;
+        }
+        if !warned {
+            terminal::about(NO_DAEMON);
+            warned = true;
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            let open: Vec<&str> = tasks
-                .iter()
-                .filter(|task| !task.life.state.name().is_final())
-                .map(|task| task.id.as_str())
-                .collect();
             terminal::about(format!("the time is over, and these are not: {}", open.join(", ")));
             return Ok(ExitCode::from(124));
         }
-        bell.wait(left)?;
+        desk.events(seen, 1, left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))).map_err(told)?;
     };
     if as_json {
         terminal::json(&tasks)?;
     } else {
-        for task in &tasks {
-            let name = task.life.state.name();
-            match (&task.life.state, task.life.failures.last()) {
-                (State::Done, _) | (_, None) => terminal::line(format!("task {} is {name}", task.id)),
-                (_, Some(failure)) => {
-                    terminal::line(format!(
-                        "task {} is {name}: {}: {}",
-                        task.id, failure.class, failure.message
-                    ));
-                }
-            }
-            if let Some(result) = task.result.as_ref().filter(|result| !result.text.is_empty()) {
-                terminal::line(&result.text);
-            }
-        }
+        tasks.iter().for_each(tell_end);
     }
     let all_done = tasks.iter().all(|task| task.life.state == State::Done);
     Ok(if all_done { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn tell_end(task: &Task) {
+    let name = task.life.state.name();
+    match (&task.life.state, task.life.failures.last()) {
+        (State::Done, _) | (_, None) => terminal::line(format!("task {} is {name}", task.id)),
+        (_, Some(failure)) => {
+            terminal::line(format!("task {} is {name}: {}: {}", task.id, failure.class, failure.message));
+        }
+    }
+    if let Some(result) = task.result.as_ref().filter(|result| !result.text.is_empty()) {
+        terminal::line(&result.text);
+    }
 }

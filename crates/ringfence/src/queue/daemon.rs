@@ -1,20 +1,21 @@
 //! The daemon: keeps the processes running, tells who wants to know, and tidies up.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ringfence_core::config::Settings;
-use ringfence_engine::queue::{DRAIN, Deliverer, Manager, ProcessLocks, ProcessName};
+use ringfence_engine::queue::{DRAIN, Deliverer, Manager, ProcessLocks, ProcessName, pause, write_letters};
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{DeadLetter, DeadLetters, Deliveries, Processes};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::answering;
 use super::keeping::{self, Kept};
 use super::logging;
 use super::office::Office;
@@ -41,11 +42,12 @@ pub(crate) enum Serving {
 pub(crate) fn serve(
     installation: &Installation,
     serving: Serving,
-    ready: impl FnOnce(),
+    listen: Option<&str>,
+    ready: impl FnOnce(Option<SocketAddr>),
 ) -> anyhow::Result<()> {
     let locks = ProcessLocks::new(&installation.state);
     let office = Office { installation, logs_to_files: serving == Serving::Background };
-    let settings = office.resolved()?;
+    let settings = installation.settings()?;
     let Some(_alive) = locks.take(ProcessLocks::DAEMON).context("the state directory cannot be used")? else {
         return Err(advise(anyhow!("the daemon runs already"), "`ringfence status` shows it"));
     };
@@ -61,8 +63,9 @@ pub(crate) fn serve(
     tidy(installation, &store)?;
     let clock = installation.clock();
     let manager = Manager { store: &*store, state: &installation.state, command: &office, clock };
+    let address = answering::answer(installation, &settings.server, listen)?;
     tracing::info!(pid = std::process::id(), "the daemon runs");
-    ready();
+    ready(address);
     manager.work(orders.as_fd(), &[listener.as_fd(), watched.as_fd()])?;
     tracing::info!("the daemon ends");
     Ok(())
@@ -82,13 +85,9 @@ fn orders() -> anyhow::Result<UnixStream> {
 
 /// Letters whose file could not be written when they died.
 fn write_missing_letters(installation: &Installation, store: &Sqlite) -> anyhow::Result<()> {
-    for letter in store.letters().map_err(unstored)? {
-        if !DeadLetter::file(&installation.state, &letter.task.id).exists()
-            && let Err(error) = letter.write(&installation.state)
-        {
-            tracing::warn!(task = %letter.task.id, why = %error, "the file of a dead letter cannot be written");
-        }
-    }
+    let letters = store.letters().map_err(unstored)?.into_iter().map(|letter| letter.task.id);
+    let missing = letters.filter(|task| !DeadLetter::file(&installation.state, task).exists());
+    write_letters(store, &installation.state, &missing.collect::<Vec<_>>());
     Ok(())
 }
 
@@ -127,7 +126,7 @@ fn deliver_due(installation: &Installation, store: &Sqlite) -> anyhow::Result<Op
         return Ok(None);
     }
     let clock = installation.clock();
-    let settings = Office { installation, logs_to_files: true }.resolved()?;
+    let settings = installation.settings()?;
     let outside = installation.outside(&settings.broker)?;
     let secret = match &settings.queue.webhook_secret_file {
         Some(file) => {
@@ -149,10 +148,8 @@ fn deliver_due(installation: &Installation, store: &Sqlite) -> anyhow::Result<Op
 fn tidy(installation: &Installation, store: &Arc<Sqlite>) -> anyhow::Result<()> {
     let (installation, store) = (installation.clone(), Arc::clone(store));
     std::thread::Builder::new().name("housekeeping".into()).spawn(move || {
-        let (_kept, never) = channel::<()>();
         loop {
-            let office = Office { installation: &installation, logs_to_files: true };
-            let swept = office.resolved().and_then(|settings| {
+            let swept = installation.settings().and_then(|settings| {
                 keeping::sweep(&installation, &store, &Kept::of(&settings.queue), false)
             });
             match swept {
@@ -160,7 +157,7 @@ fn tidy(installation: &Installation, store: &Arc<Sqlite>) -> anyhow::Result<()> 
                 Ok(swept) => tracing::info!(?swept, "tidied up"),
                 Err(error) => tracing::warn!(why = format!("{error:#}"), "tidying up failed"),
             }
-            let _ = never.recv_timeout(TIDY);
+            pause(TIDY);
         }
     })?;
     Ok(())

@@ -8,7 +8,6 @@ use ringfence_backends::keeper::Keeper;
 use ringfence_core::config::QueueSettings;
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
-use ringfence_core::task::{State, StateName};
 use ringfence_store::runs::{Progress, Runs};
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{DeadLetters, Tasks};
@@ -101,16 +100,7 @@ pub(crate) fn sweep(
 fn needed(store: &Sqlite) -> anyhow::Result<BTreeSet<RunId>> {
     let letters = store.letters().map_err(unstored)?;
     let dead = letters.into_iter().flat_map(|letter| letter.attempts.into_iter().map(|attempt| attempt.run));
-    let running = ringfence_store::Filter {
-        states: vec![StateName::Running],
-        limit: usize::MAX >> 1,
-        ..ringfence_store::Filter::default()
-    };
-    let running =
-        store.tasks(&running).map_err(unstored)?.into_iter().filter_map(|task| match task.life.state {
-            State::Running { run, .. } => Some(run),
-            _ => None,
-        });
+    let running = store.leases().map_err(unstored)?.into_iter().map(|lease| lease.run);
     Ok(dead.chain(running).collect())
 }
 

@@ -1,12 +1,15 @@
 //! What the daemon and its processes say: at a terminal, or in files that are rotated by day.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use anyhow::Context;
 use ringfence_core::config::{LogFormat, QueueSettings};
 use ringfence_store::atomic;
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
 use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Where the logs of an installation are.
 pub(crate) fn directory(state: &Path) -> PathBuf {
@@ -20,30 +23,31 @@ pub(crate) fn begin(
     settings: &QueueSettings,
     to_files: bool,
 ) -> anyhow::Result<()> {
-    let json = settings.log_format == LogFormat::Json;
-    if !to_files {
-        let builder = fmt().with_writer(std::io::stderr).with_target(false);
-        if json {
-            builder.json().init();
-        } else {
-            builder.init();
-        }
-        return Ok(());
+    let writer = if to_files {
+        BoxMakeWriter::new(Mutex::new(file(state, name, settings)?))
+    } else {
+        BoxMakeWriter::new(io::stderr)
+    };
+    let mut builder = fmt().with_writer(writer).with_target(false);
+    if to_files {
+        builder = builder.with_ansi(false);
     }
+    match settings.log_format {
+        LogFormat::Json => builder.json().init(),
+        LogFormat::Text => builder.init(),
+    }
+    Ok(())
+}
+
+/// A file a day.
+fn file(state: &Path, name: &str, settings: &QueueSettings) -> anyhow::Result<RollingFileAppender> {
     let directory = directory(state);
     atomic::private_dir(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
-    let appender = RollingFileAppender::builder()
+    RollingFileAppender::builder()
         .rotation(Rotation::DAILY)
         .filename_prefix(name)
         .filename_suffix("log")
         .max_log_files(settings.log_days)
         .build(&directory)
-        .context("the log cannot be written")?;
-    let builder = fmt().with_writer(std::sync::Mutex::new(appender)).with_target(false).with_ansi(false);
-    if json {
-        builder.json().init();
-    } else {
-        builder.init();
-    }
-    Ok(())
+        .context("the log cannot be written")
 }

@@ -1,5 +1,6 @@
 //! The queue as processes: the daemon, those that take tasks, and the runners that do them.
 
+mod answering;
 mod daemon;
 mod keeping;
 mod logging;
@@ -7,6 +8,7 @@ mod office;
 mod resident;
 mod runner;
 
+pub(crate) use answering::server_address;
 pub(crate) use daemon::{Serving, serve};
 pub(crate) use keeping::{Kept, Swept, sweep};
 pub(crate) use logging::directory as log_directory;

@@ -3,13 +3,11 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
 use ringfence_backends::entry;
-use ringfence_core::config::Settings;
 use ringfence_core::event::RunResult;
 use ringfence_core::failure::Failure;
 use ringfence_core::ids::RunId;
@@ -17,12 +15,12 @@ use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::record::Record;
 use ringfence_core::task::TaskSpec;
 use ringfence_engine::queue::{Premises, ProcessCommand, ProcessName, QueueSettings};
+use ringfence_store::Task;
 use ringfence_store::runs::Progress;
-use ringfence_store::{Rules, Task};
 
 use super::{PROCESS_ARGUMENT, TASK_ARGUMENT};
 use crate::cli::{Options, Wish};
-use crate::installation::Installation;
+use crate::installation::{Installation, rules};
 
 /// This installation, as the queue sees it.
 pub(crate) struct Office<'a> {
@@ -32,16 +30,6 @@ pub(crate) struct Office<'a> {
 }
 
 impl Office<'_> {
-    /// The settings that belong to no workspace.
-    pub(crate) fn resolved(&self) -> anyhow::Result<Settings> {
-        Ok(self.installation.layers_for(Path::new("/"))?.resolve()?)
-    }
-
-    /// The rules by which tasks go on.
-    pub(crate) fn rules(settings: &Settings) -> Rules {
-        Rules { retry: settings.sandbox.retry_rule(&settings.queue), webhook: settings.queue.webhook.clone() }
-    }
-
     /// Where a task would run, found out as the runner does.
     fn mode(&self, spec: &TaskSpec) -> anyhow::Result<Mode> {
         match spec.mode {
@@ -61,8 +49,8 @@ impl Office<'_> {
 
 impl Premises for Office<'_> {
     fn settings(&self) -> Result<QueueSettings, String> {
-        let settings = self.resolved().map_err(|error| format!("{error:#}"))?;
-        let rules = Self::rules(&settings);
+        let settings = self.installation.settings().map_err(|error| format!("{error:#}"))?;
+        let rules = rules(&settings);
         Ok(QueueSettings { max_concurrency: settings.sandbox.max_concurrency, rules })
     }
 
@@ -110,7 +98,7 @@ impl ProcessCommand for Office<'_> {
     }
 
     fn environment(&self) -> Result<ExecutionEnvironment, String> {
-        let settings = self.resolved().context("the settings cannot be read");
+        let settings = self.installation.settings().context("the settings cannot be read");
         settings
             .map(|settings| ExecutionEnvironment::of(settings.sandbox.mode))
             .map_err(|error| format!("{error:#}"))

@@ -23,7 +23,7 @@ pub(crate) fn resident(name: &str, logs: &str) -> anyhow::Result<()> {
     };
     let store = installation.store()?;
     // Settings that cannot be read are told of by the dispatcher, in a log as nobody has set it.
-    let settings = office.resolved().or_else(|_| Installation::default_settings())?;
+    let settings = installation.settings().or_else(|_| Installation::default_settings())?;
     logging::begin(&installation.state, &name.to_string(), &settings.queue, to_files)?;
     let listener = store.bell().listen().context("the bell cannot be heard")?;
     let settings = installation.watch_settings().context("the settings cannot be watched")?;

@@ -12,16 +12,15 @@ use ringfence_core::event::RunResult;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::Mode;
-use ringfence_core::task::{Incident, RetryRule, State, TaskSpec};
+use ringfence_core::task::{Incident, State, TaskSpec};
 use ringfence_engine::Cancel;
 use ringfence_engine::queue::{RunLocks, finish, incident_of, keep_alive};
 use ringfence_store::{Rules, Store, StoreError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::office::Office;
 use crate::cli::{Options, Wish};
-use crate::installation::Installation;
+use crate::installation::{Installation, rules};
 use crate::{gate, report};
 
 /// The hidden argument that makes the binary a runner.
@@ -43,18 +42,9 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<()> {
     let (task, run): (TaskId, RunId) = (task.parse()?, run.parse()?);
     let store: Arc<dyn Store> = installation.store()?;
     // Kept for the end, should the settings not be readable then.
-    let rules = Office { installation: &installation, logs_to_files: false }
-        .resolved()
-        .map(|settings| Office::rules(&settings));
-    let runner = Runner {
-        store,
-        rules: rules.unwrap_or(Rules { retry: RetryRule::DEFAULT, webhook: None }),
-        gate_mode,
-        installation: &installation,
-        fence: fence.parse()?,
-        task,
-        run,
-    };
+    let rules = installation.rules()?;
+    let runner =
+        Runner { store, rules, gate_mode, installation: &installation, fence: fence.parse()?, task, run };
     runner.work()?;
     RunLocks::new(&installation.state).forget(&runner.run);
     drop(lock);
@@ -95,10 +85,6 @@ impl Runner<'_> {
         self.end(&incident, result.as_ref(), &told)
     }
 
-    fn office(&self) -> Office<'_> {
-        Office { installation: self.installation, logs_to_files: false }
-    }
-
     /// Runs it. What could not even be started is a failure like others.
     fn attempt(&self, spec: &TaskSpec, cancel: &Cancel) -> (Incident, Option<RunResult>) {
         let fence = self.fence;
@@ -119,7 +105,7 @@ impl Runner<'_> {
             Ok(Some(Err(failure))) => (Incident::Failed { fence, failure }, None),
             Ok(None) => (Incident::HandedBack { fence }, None),
             // Somebody is just changing the settings: nothing is taken until they can be read again.
-            Err(_) if self.office().resolved().is_err() => (Incident::HandedBack { fence }, None),
+            Err(_) if self.installation.settings().is_err() => (Incident::HandedBack { fence }, None),
             Err(error) => (Incident::Failed { fence, failure: unstarted(&error) }, None),
         }
     }
@@ -132,11 +118,10 @@ impl Runner<'_> {
         told: &Receiver<()>,
     ) -> anyhow::Result<()> {
         let clock = self.installation.clock();
-        let office = self.office();
         let begun = Instant::now();
         loop {
-            let rules =
-                office.resolved().map_or_else(|_| self.rules.clone(), |settings| Office::rules(&settings));
+            let settings = self.installation.settings();
+            let rules = settings.map_or_else(|_| self.rules.clone(), |settings| rules(&settings));
             let (state, now) = (&self.installation.state, clock.now());
             match finish(&*self.store, state, &self.task, incident.clone(), result, &rules, now) {
                 Err(error) if error.is_passing() && begun.elapsed() < STUBBORN => {

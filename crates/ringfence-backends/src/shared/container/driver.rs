@@ -127,9 +127,12 @@ impl Containers {
         let survey = survey::look(request, &self.around.home, &survey::state(&self.around.state))?;
         let room = Room::new(&self.around.state, &request.run);
         let room = room.map_err(|error| broken("make a place for the run", &error))?;
+        let (seen, covers) = plan::seen(request, &survey);
         let parts = Parts {
             request,
             survey: &survey,
+            seen,
+            covers,
             room: &room,
             gate: &self.around.gate.program,
             image: id,

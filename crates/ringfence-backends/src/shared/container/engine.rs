@@ -25,6 +25,7 @@ use tokio::runtime::Runtime;
 use super::{Endpoint, Flavor};
 use crate::shared::means::Means;
 use crate::shared::probing;
+use crate::shared::waiting::pause;
 
 /// How long an engine may take for one answer. Making a container on a busy machine takes seconds.
 const PATIENCE: u64 = 120;
@@ -325,8 +326,7 @@ impl Engine {
                 Err(Failure { class: FailureClass::Unknown, .. }) => {}
                 done => return done,
             }
-            let pause = rustix::event::Timespec::try_from(PAUSE).ok();
-            let _ = rustix::event::poll(&mut [], pause.as_ref());
+            pause(PAUSE);
             removed = self.remove(name);
         }
         removed

@@ -25,6 +25,7 @@ use ringfence_core::mode::Mode;
 use crate::Surroundings;
 
 pub(crate) use driver::Containers;
+pub(crate) use image::read as image_name;
 pub(crate) use keeper::keeper;
 pub(crate) use probe::probe;
 pub(crate) use undertaker::bury;

@@ -74,6 +74,9 @@ pub(super) struct User {
 pub(super) struct Parts<'a> {
     pub(super) request: &'a Request,
     pub(super) survey: &'a Survey,
+    /// What is seen of the host, and what of it is covered.
+    pub(super) seen: Vec<Shown>,
+    pub(super) covers: Vec<Cover>,
     pub(super) room: &'a Room,
     pub(super) gate: &'a Path,
     /// With its digest.
@@ -104,9 +107,8 @@ impl Parts<'_> {
                 workspace.display()
             ));
         }
-        let (seen, covers) = self.seen();
-        let shown = seen.iter().flat_map(|shown| [&shown.source, &shown.target]);
-        let covered = covers.iter().map(Cover::target);
+        let shown = self.seen.iter().flat_map(|shown| [&shown.source, &shown.target]);
+        let covered = self.covers.iter().map(Cover::target);
         for path in shown.map(PathBuf::as_path).chain(covered) {
             let Some(text) = path.to_str() else {
                 return refused(format!("{} is no valid UTF-8, and cannot be mounted", path.display()));
@@ -207,18 +209,8 @@ impl Parts<'_> {
         ["no-new-privileges".to_owned()].into_iter().chain(masks).collect()
     }
 
-    /// What is seen of the host: what a mode with walls of its own shows, and what of it is covered.
-    fn seen(&self) -> (Vec<Shown>, Vec<Cover>) {
-        let mut seen = shown(self.request, self.survey);
-        if let (Some((at, _)), Some(workspace)) = (&self.survey.link_back, seen.last().cloned()) {
-            seen.push(Shown { target: at.clone(), ..workspace });
-        }
-        let covers = covers(self.request, self.survey, &seen);
-        (seen, covers)
-    }
-
     fn mounts(&self) -> Vec<Mount> {
-        let (seen, covers) = self.seen();
+        let Self { seen, covers, .. } = self;
         let ours =
             [bind(self.gate, Path::new(GATE), false), bind(&self.room.socket(), Path::new(SOCKET), false)];
         let over = self.over().into_iter().enumerate();
@@ -257,8 +249,8 @@ impl Parts<'_> {
     /// The texts that stand in the place of files: those over the image's own, and those over the workspace's.
     pub(super) fn texts(&self) -> (Vec<String>, Vec<String>) {
         let over = self.over().into_iter().map(|(_, text)| text).collect();
-        let covers = self.seen().1.into_iter().filter_map(|cover| match cover {
-            Cover::Text { text, .. } => Some(text),
+        let covers = self.covers.iter().filter_map(|cover| match cover {
+            Cover::Text { text, .. } => Some(text.clone()),
             _ => None,
         });
         (over, covers.collect())
@@ -266,7 +258,7 @@ impl Parts<'_> {
 
     /// What is covered on the host. A cover goes with the name that it is on.
     pub(super) fn covered(&self) -> Vec<PathBuf> {
-        self.seen().1.iter().map(|cover| cover.source().to_owned()).collect()
+        self.covers.iter().map(|cover| cover.source().to_owned()).collect()
     }
 
     /// What the gate has to bound, because the engine cannot: memory and processes.
@@ -284,8 +276,7 @@ impl Parts<'_> {
         let workspace = &self.request.workspace;
         let files = self.request.files.iter().filter(|file| !file.over);
         let write = self.request.policy.files.workspace == WorkspaceAccess::ReadWrite;
-        let (seen, covers) = self.seen();
-        let written = seen.iter().filter(|shown| shown.write).map(|shown| shown.target.clone());
+        let written = self.seen.iter().filter(|shown| shown.write).map(|shown| shown.target.clone());
         let private = PRIVATE.map(PathBuf::from).into_iter();
         let shared = ["/dev/shm", "/dev/mqueue", "/dev/pts", "/proc"].map(PathBuf::from);
         let grants = written.chain(private).chain(shared).map(|path| Grant { path, access: Access::Write });
@@ -313,9 +304,19 @@ impl Parts<'_> {
                 // In a network with others a door would be theirs too.
                 _ => Vec::new(),
             },
-            mounted: covers.iter().map(|cover| cover.target().to_owned()).collect(),
+            mounted: self.covers.iter().map(|cover| cover.target().to_owned()).collect(),
         })
     }
+}
+
+/// What is seen of the host: what a mode with walls of its own shows, and what of it is covered.
+pub(super) fn seen(request: &Request, survey: &Survey) -> (Vec<Shown>, Vec<Cover>) {
+    let mut seen = shown(request, survey);
+    if let (Some((at, _)), Some(workspace)) = (&survey.link_back, seen.last().cloned()) {
+        seen.push(Shown { target: at.clone(), ..workspace });
+    }
+    let covers = covers(request, survey, &seen);
+    (seen, covers)
 }
 
 /// The network of a run, in the engine's words.

@@ -12,8 +12,9 @@ use std::time::Duration;
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_linux::{Placeholder, StandIns};
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use crate::shared::waiting::locked;
 
 /// The argument that makes our binary the gate.
 pub(super) const GATE_ARGUMENT: &str = "__gate";
@@ -56,8 +57,7 @@ impl Room {
         // Locked before anybody sees it.
         let unseen = state.join(ROOMS).join(format!("{UNSEEN}{run}"));
         fs::DirBuilder::new().mode(0o700).create(&unseen)?;
-        let lock = File::open(&unseen)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let lock = locked(&unseen)?;
         fs::rename(&unseen, &directory)?;
         Ok(Self { directory, lock: Some(lock), kept: false })
     }
@@ -80,8 +80,7 @@ impl Room {
     pub(super) fn abandoned(state: &Path) -> Vec<(Self, Option<Note>)> {
         let abandoned = rooms(state).filter_map(|entry| {
             let directory = entry.path();
-            let lock = File::open(&directory).ok()?;
-            flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+            let lock = locked(&directory).ok()?;
             let room = Self { directory, lock: Some(lock), kept: true };
             let note = room.read_note();
             Some((room, note))
@@ -91,10 +90,7 @@ impl Room {
 
     /// The runs that have a room and live in it.
     pub(super) fn living(state: &Path) -> Vec<String> {
-        let living = rooms(state).filter(|entry| {
-            let lock = File::open(entry.path());
-            lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err())
-        });
+        let living = rooms(state).filter(|entry| entry.path().exists() && locked(&entry.path()).is_err());
         living.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 

@@ -32,6 +32,7 @@ use super::engine::Engine;
 use super::room::{Note, Room};
 use super::{Endpoint, Flavor};
 use crate::Surroundings;
+use crate::shared::waiting::pause;
 
 /// The argument that makes our binary the keeper.
 const ARGUMENT: &str = "__warm";
@@ -215,11 +216,6 @@ fn alone(file: &Path) -> io::Result<Option<File>> {
         pause(Duration::from_millis(50));
     }
     Ok(None)
-}
-
-fn pause(time: Duration) {
-    let time = Timespec::try_from(time).ok();
-    let _ = poll(&mut [], time.as_ref());
 }
 
 struct Waiting {

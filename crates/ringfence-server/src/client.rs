@@ -1,0 +1,437 @@
+//! Another installation, asked over HTTP: on a Unix socket, or at an address with a token.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use ringfence_core::ids::{RunId, TaskId};
+use ringfence_core::mode::{ExecutionEnvironment, Mode};
+use ringfence_core::task::TaskSpec;
+use ringfence_egress::Entry as AuditEntry;
+use ringfence_store::{Added, Attempt, DeadLetter, Entry, Filter, ProcessRow, ProcessStatus, Task};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Runtime;
+
+use crate::desk::{
+    Agent, Answer, Desk, Letters, LoginCheck, ProcessAnswer, Refusal, RefusalKind, RunRow, RunView,
+    SettingsChanged, Status, StoppedAll, Tell, Used, UsedBy,
+};
+
+/// How long a daemon may take for what takes long.
+const PATIENCE: Duration = Duration::from_secs(320);
+/// How long a daemon is asked to wait for an event.
+const LONGEST_WAIT: u64 = 50;
+/// No answer is longer, but a log.
+const LONGEST: usize = 256 << 20;
+
+/// Where a daemon is.
+enum Place {
+    Socket(PathBuf),
+    Plain(String),
+    Tls(String, std::sync::Arc<tokio_rustls::rustls::ClientConfig>),
+}
+
+/// A daemon that is asked over HTTP.
+pub struct Remote {
+    place: Place,
+    token: Option<String>,
+    runtime: Runtime,
+}
+
+/// An error as the API has it.
+#[derive(Deserialize)]
+struct Problem {
+    detail: String,
+    #[serde(default)]
+    remedy: Option<String>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+fn refusal(message: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalKind::Unavailable, message)
+}
+
+impl Remote {
+    /// At `http://…`, `https://…` or `unix:///…`, with a token, and with more authorities than the machine knows.
+    pub fn new(url: &str, token: Option<&str>, roots: &[String]) -> Answer<Self> {
+        let wrong = || {
+            Refusal::new(RefusalKind::Invalid, format!("RINGFENCE_URL: `{url}` is no address of a daemon"))
+                .with_remedy(Some("it looks like https://host:4301 or unix:///home/me/.ringfence/api.sock"))
+        };
+        let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+        let authority = rest.trim_end_matches('/');
+        let plain = !authority.is_empty() && !authority.contains(['/', '?', '#', '@']);
+        let with_port = |port: u16| {
+            let named = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            if named { authority.to_owned() } else { format!("{authority}:{port}") }
+        };
+        let place = match scheme {
+            "unix" if rest.starts_with('/') => Place::Socket(rest.into()),
+            "http" if plain => Place::Plain(with_port(80)),
+            "https" if plain => {
+                let config =
+                    ringfence_egress::tls_config(roots).map_err(|error| refusal(error.to_string()))?;
+                Place::Tls(with_port(443), config)
+            }
+            _ => return Err(wrong()),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| refusal(error.to_string()))?;
+        Ok(Self { place, token: token.map(|token| token.trim().to_owned()), runtime })
+    }
+
+    async fn connect(&self) -> io::Result<(Box<dyn Stream>, String)> {
+        Ok(match &self.place {
+            Place::Socket(path) => (Box::new(UnixStream::connect(path).await?), "localhost".to_owned()),
+            Place::Plain(authority) => (Box::new(TcpStream::connect(authority).await?), authority.clone()),
+            Place::Tls(authority, config) => {
+                let stream = TcpStream::connect(authority).await?;
+                let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
+                let host = host.trim_matches(['[', ']']).to_owned();
+                let name = host.try_into().map_err(io::Error::other)?;
+                let tls = tokio_rustls::TlsConnector::from(std::sync::Arc::clone(config));
+                (Box::new(tls.connect(name, stream).await?), authority.clone())
+            }
+        })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Answer<hyper::Response<Incoming>> {
+        let unreachable = |error: &dyn std::fmt::Display| {
+            refusal(format!("the daemon does not answer: {error}"))
+                .with_remedy(Some("RINGFENCE_URL says where it is; `ringfence start` starts it there"))
+        };
+        let (stream, host) = self.connect().await.map_err(|error| unreachable(&error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| unreachable(&error))?;
+        tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let text = body.map(|body| body.to_string());
+        if text.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let request = request
+            .body(Full::new(Bytes::from(text.unwrap_or_default())))
+            .map_err(|_| Refusal::new(RefusalKind::Invalid, "RINGFENCE_TOKEN cannot be sent"))?;
+        let answer = sender.send_request(request).await.map_err(|error| unreachable(&error))?;
+        match answer.status() {
+            status if status.is_success() => Ok(answer),
+            status => Err(problem(status, answer).await),
+        }
+    }
+
+    /// Asks, and reads the whole answer as text.
+    fn text(&self, method: Method, path: &str, body: Option<Value>) -> Answer<String> {
+        let asked = async {
+            let answer = self.send(method, path, body).await?;
+            let body = http_body_util::Limited::new(answer.into_body(), LONGEST).collect().await;
+            let bytes = body.map_err(|error| refusal(format!("the answer was cut off: {error}")))?.to_bytes();
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let asked = async { tokio::time::timeout(PATIENCE, asked).await };
+        self.runtime.block_on(asked).unwrap_or_else(|_| Err(refusal("the daemon did not answer in time")))
+    }
+
+    /// Asks, and reads a part of the answer.
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        part: &str,
+    ) -> Answer<T> {
+        let text = self.text(method, path, body)?;
+        let strange = |error: &dyn std::fmt::Display| {
+            refusal(format!("the daemon answered something strange: {error}"))
+                .with_remedy(Some("it may be of another version: `GET /openapi.json` tells"))
+        };
+        let mut document: Value = serde_json::from_str(&text).map_err(|error| strange(&error))?;
+        let part = match part {
+            "" => document,
+            part => document.get_mut(part).map(Value::take).ok_or_else(|| strange(&part))?,
+        };
+        serde_json::from_value(part).map_err(|error| strange(&error))
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str, part: &str) -> Answer<T> {
+        self.ask(Method::GET, path, None, part)
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, part: &str) -> Answer<T> {
+        self.ask(Method::POST, path, None, part)
+    }
+}
+
+async fn problem(status: StatusCode, answer: hyper::Response<Incoming>) -> Refusal {
+    let kind = match status.as_u16() {
+        404 => RefusalKind::NotFound,
+        409 => RefusalKind::Conflict,
+        400 | 413 | 415 | 422 => RefusalKind::Invalid,
+        401 | 403 => RefusalKind::Forbidden,
+        _ => RefusalKind::Unavailable,
+    };
+    let body = http_body_util::Limited::new(answer.into_body(), 1 << 20).collect().await;
+    let told = body.ok().and_then(|body| serde_json::from_slice::<Problem>(&body.to_bytes()).ok());
+    match told {
+        Some(Problem { detail, remedy }) => Refusal::new(kind, detail).with_remedy(remedy),
+        None => Refusal::new(kind, format!("the daemon answered {status}")),
+    }
+}
+
+/// A text as a part of an address.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// A process as the API has it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireProcess {
+    name: String,
+    wanted: bool,
+    status: ProcessStatus,
+    started_at: Option<String>,
+    finished_at: Option<String>,
+    pid: Option<u32>,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    message: Option<String>,
+}
+
+impl From<WireProcess> for ProcessRow {
+    fn from(process: WireProcess) -> Self {
+        let ms = |text: Option<String>| {
+            let time = text?.parse::<jiff::Timestamp>().ok()?;
+            u64::try_from(time.as_millisecond()).ok()
+        };
+        Self {
+            name: process.name,
+            wanted: process.wanted,
+            status: process.status,
+            pid: process.pid,
+            started_ms: ms(process.started_at),
+            finished_ms: ms(process.finished_at),
+            exit_code: process.exit_code,
+            signal: process.signal,
+            message: process.message,
+        }
+    }
+}
+
+/// What came of a process, as the API has it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireAnswer {
+    process: WireProcess,
+    #[serde(default)]
+    already_running: bool,
+    #[serde(default)]
+    skipped: Option<String>,
+}
+
+impl From<WireAnswer> for ProcessAnswer {
+    fn from(answer: WireAnswer) -> Self {
+        let WireAnswer { process, already_running, skipped } = answer;
+        Self { process: process.into(), already_running, skipped }
+    }
+}
+
+/// The status, as the API has it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireStatus {
+    daemon: Option<u32>,
+    address: Option<String>,
+    execution_environment: Option<ExecutionEnvironment>,
+    mode: Option<Mode>,
+    settings_error: Option<String>,
+    tasks: ringfence_store::Counts,
+    processes: Vec<WireProcess>,
+}
+
+/// What came of stopping all, as the API has it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireStopped {
+    stopped: Vec<String>,
+    skipped: Vec<String>,
+    cancelled_runs: u64,
+    requeued_tasks: u64,
+}
+
+impl Desk for Remote {
+    fn add(&self, specs: Vec<TaskSpec>) -> Answer<Vec<Added>> {
+        self.ask(Method::POST, "/tasks/batch", Some(json!({ "tasks": specs })), "added")
+    }
+
+    fn tasks(&self, filter: &Filter) -> Answer<Vec<Task>> {
+        let mut query = format!("/tasks?limit={}", filter.limit.clamp(1, 1000));
+        let states: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();
+        let parts = [
+            ("status", Some(states.join(",")).filter(|states| !states.is_empty())),
+            ("role", filter.role.map(|role| role.to_string())),
+            ("agent", filter.agent.clone()),
+            ("before", filter.before.as_ref().map(ToString::to_string)),
+        ];
+        for (name, value) in parts {
+            if let Some(value) = value {
+                query += &format!("&{name}={}", quoted(&value));
+            }
+        }
+        self.get(&query, "tasks")
+    }
+
+    fn task(&self, id: &TaskId) -> Answer<Task> {
+        self.get(&format!("/tasks/{id}"), "task")
+    }
+
+    fn attempts(&self, id: &TaskId) -> Answer<Vec<Attempt>> {
+        self.get(&format!("/tasks/{id}"), "attempts")
+    }
+
+    fn cancel(&self, id: &TaskId) -> Answer<Task> {
+        self.post(&format!("/tasks/{id}/cancel"), "task")
+    }
+
+    fn retry(&self, id: &TaskId) -> Answer<Task> {
+        self.post(&format!("/tasks/{id}/retry"), "task")
+    }
+
+    fn forget(&self, id: &TaskId) -> Answer<()> {
+        self.text(Method::DELETE, &format!("/tasks/{id}"), None).map(|_| ())
+    }
+
+    fn letters(&self) -> Answer<Letters> {
+        self.get("/dead-letter", "")
+    }
+
+    fn letter(&self, id: &TaskId) -> Answer<DeadLetter> {
+        self.get(&format!("/dead-letter/{id}"), "letter")
+    }
+
+    fn discard(&self, id: &TaskId) -> Answer<()> {
+        self.text(Method::DELETE, &format!("/dead-letter/{id}"), None).map(|_| ())
+    }
+
+    fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<Entry>> {
+        // A moment is a moment: rounded up, so that nobody asks without a pause.
+        let wait = if wait.is_zero() { 0 } else { (wait.as_secs() + 1).min(LONGEST_WAIT) };
+        self.get(&format!("/events?after={after}&limit={}&wait={wait}", limit.clamp(1, 1000)), "events")
+    }
+
+    fn last_event(&self) -> Answer<u64> {
+        self.get("/events?limit=1", "last")
+    }
+
+    fn runs(&self, before: Option<&RunId>, limit: usize) -> Answer<Vec<RunRow>> {
+        let before = before.map(|run| format!("&before={run}")).unwrap_or_default();
+        self.get(&format!("/runs?limit={}{before}", limit.clamp(1, 1000)), "runs")
+    }
+
+    fn run(&self, id: &str) -> Answer<RunView> {
+        self.get(&format!("/runs/{}", quoted(id)), "")
+    }
+
+    fn net(&self, id: &RunId) -> Answer<Vec<AuditEntry>> {
+        self.get(&format!("/runs/{id}/net"), "entries")
+    }
+
+    fn log(&self, id: &RunId, follow: bool, tell: &mut Tell<'_>) -> Answer<()> {
+        self.runtime.block_on(async {
+            let path = format!("/runs/{id}/log?follow={follow}");
+            let mut body = self.send(Method::GET, &path, None).await?.into_body();
+            let mut rest = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| refusal(format!("the log was cut off: {error}")))?;
+                rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    if let Ok(line) = serde_json::from_slice(&line)
+                        && !tell(line)
+                    {
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn agents(&self) -> Answer<Vec<Agent>> {
+        self.get("/agents", "agents")
+    }
+
+    fn usage(&self, by: UsedBy) -> Answer<Vec<Used>> {
+        self.get(&format!("/usage?by={}", by.as_str()), "usage")
+    }
+
+    fn status(&self) -> Answer<Status> {
+        let status: WireStatus = self.get("/system/status", "")?;
+        Ok(Status {
+            daemon: status.daemon,
+            address: status.address,
+            execution_environment: status.execution_environment,
+            mode: status.mode,
+            settings_error: status.settings_error,
+            tasks: status.tasks,
+            processes: status.processes.into_iter().map(Into::into).collect(),
+        })
+    }
+
+    fn change_settings(&self, changes: &[(String, Option<String>)]) -> Answer<SettingsChanged> {
+        let updates: std::collections::BTreeMap<&str, &Option<String>> =
+            changes.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let body = json!({ "updates": updates });
+        let warnings = self.ask(Method::PATCH, "/config", Some(body), "warnings")?;
+        Ok(SettingsChanged { warnings, changes: Vec::new() })
+    }
+
+    fn processes(&self) -> Answer<Vec<ProcessRow>> {
+        let rows: Vec<WireProcess> = self.get("/system/processes", "processes")?;
+        Ok(rows.into_iter().map(Into::into).collect())
+    }
+
+    fn start_process(&self, name: &str) -> Answer<ProcessAnswer> {
+        self.post::<WireAnswer>(&format!("/system/processes/{}/start", quoted(name)), "").map(Into::into)
+    }
+
+    fn stop_process(&self, name: &str) -> Answer<ProcessAnswer> {
+        self.post::<WireAnswer>(&format!("/system/processes/{}/stop", quoted(name)), "").map(Into::into)
+    }
+
+    fn stop_all(&self) -> Answer<StoppedAll> {
+        let done: WireStopped = self.post("/system/processes/stop-all", "")?;
+        let WireStopped { stopped, skipped, cancelled_runs, requeued_tasks } = done;
+        Ok(StoppedAll { stopped, skipped, cancelled_runs, requeued_tasks })
+    }
+
+    fn process_log(&self, name: &str, lines: usize) -> Answer<String> {
+        self.text(Method::GET, &format!("/system/processes/{}/logs?lines={lines}", quoted(name)), None)
+    }
+
+    fn login(&self, cli: &str, environment: Option<ExecutionEnvironment>) -> Answer<LoginCheck> {
+        let environment = environment.map(|place| format!("?environment={}", place.as_str()));
+        self.get(&format!("/system/{}/auth{}", quoted(cli), environment.unwrap_or_default()), "")
+    }
+}

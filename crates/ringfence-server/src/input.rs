@@ -1,0 +1,99 @@
+//! What comes in: bodies, queries and paths, with errors that name what is wrong.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use serde::de::DeserializeOwned;
+
+use crate::problem::Problem;
+
+/// A JSON document.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let is_json = kind.is_some_and(|kind| {
+            let kind = kind.split(';').next().unwrap_or_default().trim();
+            kind.eq_ignore_ascii_case("application/json")
+        });
+        if !is_json {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "not_json",
+                "the body is not said to be application/json",
+            ));
+        }
+        let bytes = Bytes::from_request(request, state).await.map_err(|error| unread(&error))?;
+        let Json(document) = Json::<T>::from_bytes(&bytes).map_err(|error| {
+            let text = error.body_text();
+            let text = text.split_once(": ").map_or(text.as_str(), |(_, rest)| rest);
+            match error.status() {
+                StatusCode::BAD_REQUEST => {
+                    Problem::new(StatusCode::BAD_REQUEST, "malformed", format!("the body is no JSON: {text}"))
+                }
+                _ => Problem::invalid(format!("the body does not fit: {text}")),
+            }
+        })?;
+        Ok(Body(document))
+    }
+}
+
+fn unread(error: &BytesRejection) -> Problem {
+    match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too large")
+        }
+        _ => Problem::new(StatusCode::BAD_REQUEST, "malformed", "the body cannot be read"),
+    }
+}
+
+/// What stands after the question mark.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Query(query) =
+            Query::<T>::from_request_parts(parts, state).await.map_err(|error: QueryRejection| {
+                let text = error.body_text();
+                let text = text.split_once(": ").map_or(text.as_str(), |(_, rest)| rest);
+                Problem::invalid(format!("the query does not fit: {text}"))
+            })?;
+        Ok(Asked(query))
+    }
+}
+
+/// A name in the path. One that could be nobody's is nobody's.
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: std::str::FromStr> FromRequestParts<S> for Named<T>
+where
+    T::Err: std::fmt::Display,
+{
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let unknown = |why: String| Problem::not_found(why);
+        let Path(text) = Path::<String>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| unknown(error.body_text()))?;
+        text.parse().map(Named).map_err(|error: T::Err| unknown(error.to_string()))
+    }
+}
+
+/// Who asks, as the guard has found out.
+pub(crate) struct Asker(pub(crate) crate::access::Who);
+
+impl<S: Send + Sync> FromRequestParts<S> for Asker {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let who = parts.extensions.get::<crate::access::Who>();
+        who.copied()
+            .map(Asker)
+            .ok_or_else(|| Problem::new(StatusCode::FORBIDDEN, "not_local", "nobody knows who asks"))
+    }
+}

@@ -1,0 +1,80 @@
+//! Compare: what each mode keeps here, and what it costs.
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::html;
+use serde_json::{Value, json};
+
+use super::view::Page;
+use super::{Form, Nothing, Site, Visitor, Wrong, back};
+use crate::app::lock;
+
+const HERE: &str = "/ui/compare";
+
+pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
+    let modes = app.ask(|house| house.modes()).await?;
+    let of_all = modes.iter().flat_map(|mode| mode.promises.iter().map(|(promise, _)| promise));
+    let mut promises: Vec<&String> = Vec::new();
+    of_all.for_each(|promise| {
+        if !promises.contains(&promise) {
+            promises.push(promise);
+        }
+    });
+    let timings = lock(&app.timings).clone();
+    let of = |mode| timings.iter().find(|timing| timing.mode == mode);
+    let body = html! {
+        h1 { "Compare" }
+        section.card {
+            h2 { "What it costs" }
+            p { "From the command to the end of `true`, in each mode that works here: the median of several times, in turns." }
+            form method="post" action="/ui/compare/measure" data-busy="Measuring…" { (visitor.token()) button.primary type="submit" { "Measure" } }
+            @if !timings.is_empty() {
+                @let most = timings.iter().filter_map(|timing| timing.median_ms).fold(1.0, f64::max);
+                div.scroll { table.bars { tbody { @for timing in &timings { tr {
+                    th scope="row" { (timing.mode) }
+                    td { @match timing.median_ms {
+                        Some(ms) => { meter min="0" max=(most) value=(ms) {} " " (format!("{ms:.1} ms")) },
+                        None => small { (timing.why.as_deref().unwrap_or("not here")) },
+                    } }
+                } } } } }
+            }
+        }
+        section.card {
+            h2 { "What it keeps" }
+            div.scroll { table.matrix {
+                thead { tr { th { "" } @for mode in &modes { th scope="col" title=(mode.boundary) { (mode.mode) @if mode.in_use { small { "in use" } } } } } }
+                tbody {
+                    @for promise in promises { tr {
+                        th scope="row" { (promise) }
+                        @for mode in &modes {
+                            @match (mode.promises.iter().find(|(kept, _)| kept == promise).map(|(_, mechanism)| mechanism), mode.available) {
+                                (Some(mechanism), _) => td.yes title=(mechanism) { "✓" span.hidden { "by " (mechanism) } },
+                                (None, true) => td.no { "–" span.hidden { "no" } },
+                                (None, false) => td.none { "·" span.hidden { "not yet" } },
+                            }
+                        }
+                    } }
+                    @if !timings.is_empty() { tr { th scope="row" { "median of `true`" } @for mode in &modes { td { @if let Some(ms) = of(mode.mode).and_then(|timing| timing.median_ms) { (format!("{ms:.0} ms")) } } } } }
+                }
+            } }
+        }
+        section.card {
+            h2 { "Modes" }
+            dl.facts { @for mode in &modes { dt { (mode.mode) } dd { (mode.boundary) " " small { "needs " (mode.needs) @if let Some(hint) = &mode.hint { " · " (hint) } } } } }
+        }
+    };
+    Ok(Page::new(&visitor, HERE, "Compare", &body))
+}
+
+pub(super) async fn measure(State(app): Site, visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Response {
+    let said = match app.ask(|house| house.compare()).await {
+        Ok(timings) => {
+            let measured = timings.iter().filter(|timing| timing.median_ms.is_some()).count();
+            app.audit(visitor.who, "system.compare", "modes", Value::Null, json!(measured)).await;
+            *lock(&app.timings) = timings;
+            Ok(format!("{measured} modes were measured."))
+        }
+        Err(problem) => Err(problem),
+    };
+    back(&visitor, HERE, said)
+}

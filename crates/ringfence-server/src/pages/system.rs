@@ -1,0 +1,236 @@
+//! System: where tasks run, who takes them, who has a login, what works on this machine.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use ringfence_core::mode::ExecutionEnvironment;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::overview::word;
+use super::view::{Page, act as button, ago, badge, later};
+use super::{Form, Nothing, Site, Visitor, Wrong, back};
+use crate::api::change_settings;
+use crate::app::CLIS;
+use crate::desk::{FindingGroup, LoginCheck, Status};
+
+const HERE: &str = "/ui/system";
+
+pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
+    let status = app.ask(|house| house.status()).await?;
+    let body = html! {
+        h1 { "System" }
+        div.columns {
+            section.card { (selector(&visitor, &status)) }
+            section.card { h2 { "Logins" } (later("logins", "/ui/system/logins", "Look for the logins")) }
+        }
+        section.card id="processes" data-live { (processes(&visitor, &status)) }
+        section.card { h2 { "Doctor" } (later("doctor", "/ui/system/doctor", "Look at every mode and agent CLI")) }
+    };
+    Ok(Page::new(&visitor, HERE, "System", &body))
+}
+
+fn selector(visitor: &Visitor, status: &Status) -> Markup {
+    let now = status.execution_environment.map(ExecutionEnvironment::as_str);
+    html! {
+        h2 { label for="environment" { "Execution_Environment" } }
+        form.line method="post" action="/ui/system/environment" {
+            (visitor.token())
+            select id="environment" name="environment" {
+                @for name in ExecutionEnvironment::NAMES { option value=(name) selected[now == Some(name)] { (name) } }
+            }
+            button.primary type="submit" { "Switch" }
+        }
+        p { small { "host: tasks run as processes of the host. sandbox: each task runs in a sandbox of its own, in the mode that the settings name, or docker." } }
+        dl.facts {
+            dt { "In force" } dd { (now.unwrap_or("unknown")) @if let Some(mode) = status.mode { " · mode " (mode) } }
+            dt { "Takes effect" } dd { "from the next task" }
+        }
+    }
+}
+
+fn processes(visitor: &Visitor, status: &Status) -> Markup {
+    html! {
+        h2 { "Processes" }
+        div.scroll { table {
+            thead { tr { th { "Process" } th { "Status" } th { "Pid" } th { "Since" } th { "" } th { span.hidden { "Actions" } } } }
+            tbody { @for row in &status.processes { tr {
+                td { (row.name) }
+                td { (badge(word(row.status))) }
+                td { @if let Some(pid) = row.pid { (pid) } }
+                td { @if let Some(time) = if row.pid.is_some() { row.started_ms } else { row.finished_ms } { (ago(time)) } }
+                td { @if let Some(message) = &row.message { small { (message) } } }
+                td.acts {
+                    @let to = |what: &str| format!("/ui/system/processes/{}/{what}", row.name);
+                    @if row.pid.is_some() { (button(visitor, &to("stop"), "Stop", None)) } @else { (button(visitor, &to("start"), "Start", None)) }
+                }
+            } } }
+        } }
+        div.line {
+            form.line method="post" action="/ui/system/start" {
+                (visitor.token())
+                label { "Start" input name="name" value="worker-1" pattern="(worker|tester|docser|dispatcher)(-[1-9][0-9]*)?" required list="names"; }
+                datalist id="names" { @for name in ["worker-1", "worker-2", "tester-1", "docser-1", "dispatcher"] { option value=(name) {} } }
+                button type="submit" { "Start" }
+            }
+            form method="post" action="/ui/system/stop-all" data-confirm="Stop all processes? Their tasks go back into the queue." {
+                (visitor.token())
+                button type="submit" { "Stop all" }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Environment {
+    environment: String,
+}
+
+pub(super) async fn environment(
+    State(app): Site,
+    visitor: Visitor,
+    Form(wish): Form<Environment>,
+) -> Response {
+    let update = ("EXECUTION_ENVIRONMENT".to_owned(), Some(wish.environment.clone()));
+    let said =
+        change_settings(&app, visitor.who, vec![update]).await.map(|warnings| match warnings.is_empty() {
+            true => format!("Execution_Environment is {} from the next task.", wish.environment),
+            false => format!("✗ {}", warnings.join(" ")),
+        });
+    back(&visitor, HERE, said)
+}
+
+#[derive(Deserialize)]
+pub(super) struct Name {
+    name: String,
+}
+
+pub(super) async fn start(State(app): Site, visitor: Visitor, Form(wish): Form<Name>) -> Response {
+    let said = change(&app, &visitor, wish.name.trim(), "start").await;
+    back(&visitor, HERE, said)
+}
+
+pub(super) async fn process(
+    State(app): Site,
+    visitor: Visitor,
+    Path((name, what)): Path<(String, String)>,
+    Form(Nothing {}): Form<Nothing>,
+) -> Response {
+    let said = change(&app, &visitor, &name, &what).await;
+    back(&visitor, HERE, said)
+}
+
+async fn change(
+    app: &crate::app::App,
+    visitor: &Visitor,
+    name: &str,
+    what: &str,
+) -> Result<String, crate::problem::Problem> {
+    let (asked, starts) = (name.to_owned(), what == "start");
+    let answer = app
+        .ask(move |house| if starts { house.start_process(&asked) } else { house.stop_process(&asked) })
+        .await?;
+    let after = answer.skipped.clone().unwrap_or_else(|| word(answer.process.status).to_owned());
+    app.audit(visitor.who, &format!("process.{what}"), name, Value::Null, json!(after)).await;
+    Ok(match (answer.skipped, starts) {
+        (Some(why), _) => format!("{name} {why}."),
+        (None, true) if answer.already_running => format!("{name} runs already."),
+        (None, true) => format!("{name} was started."),
+        (None, false) => format!("{name} is stopped."),
+    })
+}
+
+pub(super) async fn stop_all(
+    State(app): Site,
+    visitor: Visitor,
+    Form(Nothing {}): Form<Nothing>,
+) -> Response {
+    let said = match app.ask(|house| house.stop_all()).await {
+        Ok(done) => {
+            app.audit(visitor.who, "process.stop-all", "all", json!(done.stopped), json!("stopped")).await;
+            Ok(format!(
+                "Stopped {} process(es); {} task(s) went back into the queue.",
+                done.stopped.len(),
+                done.requeued_tasks
+            ))
+        }
+        Err(problem) => Err(problem),
+    };
+    back(&visitor, HERE, said)
+}
+
+#[derive(Deserialize)]
+pub(super) struct Place {
+    #[serde(default)]
+    environment: String,
+}
+
+pub(super) async fn logins(
+    State(app): Site,
+    visitor: Visitor,
+    crate::input::Asked(place): crate::input::Asked<Place>,
+) -> Page {
+    let environment = match place.environment.as_str() {
+        "host" => Some(ExecutionEnvironment::Host),
+        "sandbox" => Some(ExecutionEnvironment::Sandbox),
+        _ => None,
+    };
+    let [one, two, three] = CLIS;
+    let checks =
+        tokio::join!(app.login(one, environment), app.login(two, environment), app.login(three, environment));
+    let checks = [(one, checks.0), (two, checks.1), (three, checks.2)];
+    let body = html! {
+        h1 { "Logins" }
+        section.card { div id="logins" {
+            ul.list { @for (name, check) in checks { li {
+                @match check {
+                    Ok(check) => (login(&check)),
+                    Err(problem) => { strong { (name) } " " (badge("unknown")) p { (problem.detail()) } },
+                }
+            } } }
+            p { small { "Looked at " @if let Some(environment) = environment { "in " (environment.as_str()) } @else { "where tasks run now" } ". "
+                a href="/ui/system/logins?environment=host" { "on the host" } " · " a href="/ui/system/logins?environment=sandbox" { "in the sandbox" } } }
+        } }
+    };
+    Page::new(&visitor, HERE, "Logins", &body)
+}
+
+fn login(check: &LoginCheck) -> Markup {
+    let word = serde_json::to_value(check.class)
+        .ok()
+        .and_then(|word| word.as_str().map(str::to_owned))
+        .unwrap_or_default();
+    html! {
+        strong { (check.cli) } " " (badge(if check.authenticated { "ok" } else { "failed" })) " " small { (word.replace('_', " ")) " · mode " (check.mode) }
+        p { (check.message) }
+        @if let Some(remedy) = &check.remedy { p.remedy { (remedy) } }
+    }
+}
+
+pub(super) async fn doctor(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
+    let report = app.ask(|house| house.doctor()).await?;
+    let body = html! {
+        h1 { "Doctor" }
+        section.card { div id="doctor" {
+            p { (badge(if report.passed { "ok" } else { "broken" })) " mode " (report.mode) }
+            div.columns {
+                div { h3 { "Modes" } (findings(&report.modes)) }
+                div { h3 { "Agent CLIs" } (findings(&report.agent_clis)) }
+            }
+        } }
+    };
+    Ok(Page::new(&visitor, HERE, "Doctor", &body))
+}
+
+fn findings(groups: &[FindingGroup]) -> Markup {
+    html! { @for group in groups {
+        details open[group.required] {
+            summary { (group.name) @if group.required { " " small { "in use" } } }
+            ul.list { @for finding in &group.findings { li {
+                @let state = format!("{:?}", finding.state).to_lowercase();
+                (badge(&state)) " " strong { (finding.subject) } " " (finding.detail)
+                @if let Some(remedy) = &finding.remedy { p.remedy { (remedy) } }
+            } } }
+        }
+    } }
+}

@@ -1,0 +1,282 @@
+//! What can be asked of this installation, for the command line and for the daemon's API alike.
+
+mod asking;
+mod processes;
+mod runs;
+mod settings;
+mod tasks;
+
+pub(crate) use processes::log_file as process_log_file;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ringfence_core::event::Attachment;
+use ringfence_core::ids::{RunId, TaskId};
+use ringfence_core::mode::{ExecutionEnvironment, Mode};
+use ringfence_core::task::TaskSpec;
+use ringfence_egress::Entry as AuditEntry;
+use ringfence_server::desk::{
+    Agent, Answer, Desk, DoctorReport, FileChange, House, Letters, LoginCheck, ModeTiming, ModeView,
+    ProcessAnswer, Refusal, RefusalKind, RunRow, RunView, Setting, SettingsChanged, Status, StoppedAll, Tell,
+    Used, UsedBy,
+};
+use ringfence_store::runs::Progress;
+use ringfence_store::{
+    Added, Attempt, DeadLetter, DeadLetters, Deliveries, DeliveryState, Entry, Events, Filter, Happened,
+    ProcessRow, Span, Task, Tasks,
+};
+use serde_json::Value;
+
+use crate::installation::Installation;
+use crate::report::{Advised, advise};
+
+/// This installation, asked directly.
+pub(crate) struct Local {
+    pub(crate) installation: Installation,
+}
+
+/// An error of ours as a refusal. What is not said to be another kind cannot be done as things are.
+pub(crate) fn refused(error: &anyhow::Error) -> Refusal {
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return refusal.clone();
+    }
+    let (message, remedy) = match error.downcast_ref::<Advised>() {
+        Some(advised) => (advised.to_string(), Some(advised.remedy.clone())),
+        None => (format!("{error:#}"), None),
+    };
+    Refusal::new(RefusalKind::Conflict, message).with_remedy(remedy)
+}
+
+/// A refusal as an error of the command line.
+pub(crate) fn told(refusal: Refusal) -> anyhow::Error {
+    match refusal.remedy.clone() {
+        Some(remedy) => advise(refusal, remedy),
+        None => refusal.into(),
+    }
+}
+
+/// Makes errors of ours refusals.
+trait Refuse<T> {
+    fn refuse(self) -> Answer<T>;
+}
+
+impl<T> Refuse<T> for anyhow::Result<T> {
+    fn refuse(self) -> Answer<T> {
+        self.map_err(|error| refused(&error))
+    }
+}
+
+/// The same where something is wrong on this machine, and not with what was asked for.
+fn internal(error: impl Into<anyhow::Error>) -> Refusal {
+    Refusal { kind: RefusalKind::Internal, ..refused(&error.into()) }
+}
+
+impl Desk for Local {
+    fn add(&self, specs: Vec<TaskSpec>) -> Answer<Vec<Added>> {
+        tasks::add(&self.installation, specs)
+    }
+
+    fn tasks(&self, filter: &Filter) -> Answer<Vec<Task>> {
+        Ok(self.store()?.tasks(filter)?)
+    }
+
+    fn task(&self, id: &TaskId) -> Answer<Task> {
+        Ok(self.store()?.task(id)?)
+    }
+
+    fn attempts(&self, id: &TaskId) -> Answer<Vec<Attempt>> {
+        Ok(self.store()?.attempts(id)?)
+    }
+
+    fn cancel(&self, id: &TaskId) -> Answer<Task> {
+        tasks::cancel(&self.installation, id)
+    }
+
+    fn retry(&self, id: &TaskId) -> Answer<Task> {
+        tasks::retry(&self.installation, id)
+    }
+
+    fn forget(&self, id: &TaskId) -> Answer<()> {
+        self.store()?.delete(id, self.installation.clock().now())?;
+        DeadLetter::remove(&self.installation.state, id);
+        Ok(())
+    }
+
+    fn letters(&self) -> Answer<Letters> {
+        let store = self.store()?;
+        Ok(Letters { tasks: store.letters()?, webhooks: store.deliveries(DeliveryState::Dead)? })
+    }
+
+    fn letter(&self, id: &TaskId) -> Answer<DeadLetter> {
+        Ok(self.store()?.letter(id)?)
+    }
+
+    fn discard(&self, id: &TaskId) -> Answer<()> {
+        self.store()?.discard(id)?;
+        DeadLetter::remove(&self.installation.state, id);
+        if DeadLetter::file(&self.installation.state, id).exists() {
+            return Err(Refusal::new(
+                RefusalKind::Internal,
+                format!("the file of task {id} cannot be removed"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<Entry>> {
+        let store = self.store()?;
+        if wait.is_zero() {
+            return Ok(store.events_after(after, limit)?);
+        }
+        let bell = store.bell().listen().map_err(internal)?;
+        let begun = Instant::now();
+        loop {
+            let entries = store.events_after(after, limit)?;
+            let left = wait.saturating_sub(begun.elapsed());
+            if !entries.is_empty() || left.is_zero() {
+                return Ok(entries);
+            }
+            bell.wait(Some(left)).map_err(internal)?;
+        }
+    }
+
+    fn last_event(&self) -> Answer<u64> {
+        Ok(self.store()?.last_event()?)
+    }
+
+    fn runs(&self, before: Option<&RunId>, limit: usize) -> Answer<Vec<RunRow>> {
+        runs::list(&self.installation.runs(), before, limit)
+    }
+
+    fn run(&self, id: &str) -> Answer<RunView> {
+        runs::view(&self.installation, id)
+    }
+
+    fn net(&self, id: &RunId) -> Answer<Vec<AuditEntry>> {
+        runs::net(&self.installation.runs(), id)
+    }
+
+    fn log(&self, id: &RunId, follow: bool, tell: &mut Tell<'_>) -> Answer<()> {
+        runs::log(&self.installation, id, follow, tell).refuse()
+    }
+
+    fn agents(&self) -> Answer<Vec<Agent>> {
+        tasks::agents(&self.installation).refuse()
+    }
+
+    fn usage(&self, by: UsedBy) -> Answer<Vec<Used>> {
+        runs::usage(&self.installation, by)
+    }
+
+    fn status(&self) -> Answer<Status> {
+        processes::status(&self.installation)
+    }
+
+    fn change_settings(&self, changes: &[(String, Option<String>)]) -> Answer<SettingsChanged> {
+        settings::change(&self.installation, changes)
+    }
+
+    fn processes(&self) -> Answer<Vec<ProcessRow>> {
+        processes::rows(&self.installation)
+    }
+
+    fn start_process(&self, name: &str) -> Answer<ProcessAnswer> {
+        processes::start(&self.installation, name)
+    }
+
+    fn stop_process(&self, name: &str) -> Answer<ProcessAnswer> {
+        processes::stop(&self.installation, name)
+    }
+
+    fn stop_all(&self) -> Answer<StoppedAll> {
+        processes::stop_all(&self.installation)
+    }
+
+    fn process_log(&self, name: &str, lines: usize) -> Answer<String> {
+        processes::log(&self.installation, name, lines)
+    }
+
+    fn login(&self, cli: &str, environment: Option<ExecutionEnvironment>) -> Answer<LoginCheck> {
+        let mut words = vec!["auth", "check", cli, "--json"];
+        words.extend(environment.iter().flat_map(|environment| ["--environment", environment.as_str()]));
+        asking::ask(&self.installation, &words)
+    }
+}
+
+impl House for Local {
+    fn note(&self, happened: &Happened) -> Answer<()> {
+        Ok(self.store()?.note(happened, self.installation.clock().now())?)
+    }
+
+    fn log_file(&self, run: &RunId) -> PathBuf {
+        self.installation.runs().log_file(run)
+    }
+
+    fn is_over(&self, run: &RunId) -> bool {
+        runs::is_over(&self.installation, run)
+    }
+
+    fn attachment(&self, run: &RunId, number: usize) -> Answer<(PathBuf, Attachment)> {
+        let unknown = || Refusal::new(RefusalKind::NotFound, "there is no such attachment");
+        let Ok(Progress::Ended(result)) = self.installation.runs().progress(run) else {
+            return Err(unknown());
+        };
+        let attachment = result.attachments.into_iter().nth(number).ok_or_else(unknown)?;
+        let copy = attachment.copy.clone().ok_or_else(unknown)?;
+        // Only what was copied for keeping is given out.
+        if copy.parent() != Some(self.installation.runs().attachments(run).as_path()) {
+            return Err(unknown());
+        }
+        Ok((copy, attachment))
+    }
+
+    fn diff(&self, id: &RunId) -> Answer<Vec<FileChange>> {
+        crate::cli::file_changes(id, &self.installation).refuse()
+    }
+
+    fn spans(&self, length_ms: u64, count: usize) -> Answer<Vec<Span>> {
+        Ok(self.store()?.spans(length_ms, count, self.installation.clock().now())?)
+    }
+
+    fn settings(&self) -> Answer<Vec<Setting>> {
+        settings::list(&self.installation).refuse()
+    }
+
+    fn modes(&self) -> Answer<Vec<ModeView>> {
+        asking::ask(&self.installation, &["sandbox", "modes", "--json"])
+    }
+
+    fn doctor(&self) -> Answer<DoctorReport> {
+        asking::ask(&self.installation, &["sandbox", "doctor", "--json"])
+    }
+
+    fn compare(&self) -> Answer<Vec<ModeTiming>> {
+        asking::ask(&self.installation, &["compare", "--json"])
+    }
+
+    fn probe(&self, mode: Option<Mode>) -> Answer<Value> {
+        let mut words = vec!["probe", "--json"];
+        words.extend(mode.iter().flat_map(|mode| ["--mode", mode.as_str()]));
+        asking::ask(&self.installation, &words)
+    }
+
+    fn setting_keys(&self, changes: &[(String, Option<String>)]) -> Answer<Vec<(String, String)>> {
+        settings::keys(changes)
+    }
+
+    fn is_ready(&self) -> Answer<()> {
+        let store = self.store()?;
+        store.counts()?;
+        match store.is_there() {
+            true => Ok(()),
+            false => Err(Refusal::new(RefusalKind::Internal, "the store is not where it was")),
+        }
+    }
+}
+
+impl Local {
+    fn store(&self) -> Answer<std::sync::Arc<ringfence_store::sqlite::Sqlite>> {
+        self.installation.store().map_err(internal)
+    }
+}

@@ -1,0 +1,195 @@
+//! Runs, as they are asked for.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_core::event::Usage;
+use ringfence_core::ids::RunId;
+use ringfence_egress::{Entry as AuditEntry, read_entries};
+use ringfence_server::desk::{Answer, Refusal, RefusalKind, RunRow, RunView, Tell, Used, UsedBy};
+use ringfence_store::runs::{LogLine, Progress, Runs, RunsError};
+use ringfence_store::sqlite::Sqlite;
+use ringfence_store::{Listener, Tasks};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::internal;
+use crate::installation::Installation;
+
+fn unknown(error: RunsError) -> Refusal {
+    let kind = match &error {
+        RunsError::Unknown(_) => RefusalKind::NotFound,
+        RunsError::Ambiguous(..) => RefusalKind::Conflict,
+        // What is damaged is not what it was asked for.
+        RunsError::Io { .. } | RunsError::Write(_) | RunsError::Damaged { .. } => RefusalKind::Conflict,
+    };
+    Refusal { kind, ..super::refused(&error.into()) }
+}
+
+/// Runs, the newest first.
+pub(super) fn list(runs: &Runs, before: Option<&RunId>, limit: usize) -> Answer<Vec<RunRow>> {
+    let ids = runs.list().map_err(internal)?.into_iter();
+    let older = ids.filter(|id| before.is_none_or(|before| id < before));
+    Ok(older.take(limit).map(|id| row(runs, id)).collect())
+}
+
+/// A run whose files are damaged is still listed: hiding it would be worse.
+fn row(runs: &Runs, id: RunId) -> RunRow {
+    let record = runs.record(&id).ok();
+    let progress = runs.progress(&id);
+    let (duration_ms, failure) = match &progress {
+        Ok(Progress::Ended(result)) => {
+            (Some(result.duration_ms), result.failure.as_ref().map(|failure| failure.class.to_string()))
+        }
+        _ => (None, None),
+    };
+    RunRow {
+        status: progress.as_ref().map_or("damaged", Progress::name).to_owned(),
+        agent: record.as_ref().map(|record| record.agent.clone()),
+        mode: record.as_ref().map(|record| record.mode.to_string()),
+        duration_ms,
+        failure,
+        run: id,
+    }
+}
+
+/// One run.
+pub(super) fn view(installation: &Installation, text: &str) -> Answer<RunView> {
+    let runs = installation.runs();
+    let id = runs.find(text).map_err(unknown)?;
+    let record = runs.record(&id).map_err(unknown)?;
+    let progress = runs.progress(&id).map_err(unknown)?;
+    let status = progress.name().to_owned();
+    let result = match progress {
+        Progress::Ended(result) => Some(*result),
+        Progress::Running | Progress::Lost => None,
+    };
+    let task = queue(installation).and_then(|store| store.task_of(&id).ok().flatten());
+    Ok(RunView { status, record, result, task })
+}
+
+/// The queue, if there is one. A run needs none, and one that cannot be read hides no run.
+fn queue(installation: &Installation) -> Option<Arc<Sqlite>> {
+    Sqlite::file(&installation.state).exists().then(|| installation.store().ok()).flatten()
+}
+
+/// What it reached.
+pub(super) fn net(runs: &Runs, id: &RunId) -> Answer<Vec<AuditEntry>> {
+    let path = runs.network(id);
+    read_entries(&path).map_err(|error| {
+        Refusal::new(RefusalKind::Conflict, format!("{} cannot be read: {error}", path.display()))
+    })
+}
+
+/// Whether nothing more will be written to the log of a run.
+pub(super) fn is_over(installation: &Installation, run: &RunId) -> bool {
+    let attempt = queue(installation).and_then(|store| {
+        let task = store.task_of(run).ok()??;
+        store.attempts(&task).ok()?.into_iter().find(|attempt| attempt.run == *run)
+    });
+    match attempt {
+        // One that was just claimed has written nothing yet.
+        Some(attempt) => attempt.ended_ms.is_some(),
+        None => !matches!(installation.runs().progress(run), Ok(Progress::Running)),
+    }
+}
+
+/// The log, line by line.
+pub(super) fn log(
+    installation: &Installation,
+    run: &RunId,
+    follow: bool,
+    tell: &mut Tell<'_>,
+) -> anyhow::Result<()> {
+    let mut tail = Tail { file: installation.runs().log_file(run), place: 0 };
+    if !follow {
+        tail.more()?.into_iter().find(|line| !tell(line.clone()));
+        return Ok(());
+    }
+    let bell = installation.store()?.bell().listen()?;
+    loop {
+        let over = is_over(installation, run);
+        let written = Listener::file(&tail.file);
+        for line in tail.more()? {
+            if !tell(line) {
+                return Ok(());
+            }
+        }
+        if over {
+            return Ok(());
+        }
+        match written {
+            Ok(written) => wait_for_either(&written, &bell)?,
+            // It has not begun yet.
+            Err(_) => bell.wait(Some(Duration::from_millis(100)))?,
+        }
+    }
+}
+
+/// Waits for whichever comes first.
+fn wait_for_either(one: &Listener, other: &Listener) -> anyhow::Result<()> {
+    let mut fds = [PollFd::new(one, PollFlags::IN), PollFd::new(other, PollFlags::IN)];
+    match poll(&mut fds, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    other.clear();
+    Ok(())
+}
+
+/// A log that is read as it grows.
+struct Tail {
+    file: PathBuf,
+    place: u64,
+}
+
+impl Tail {
+    /// The whole lines that have come since the last time.
+    fn more(&mut self) -> anyhow::Result<Vec<LogLine>> {
+        let Ok(mut file) = std::fs::File::open(&self.file) else { return Ok(Vec::new()) };
+        file.seek(SeekFrom::Start(self.place))?;
+        let mut reader = BufReader::new(file);
+        let mut lines = Vec::new();
+        let mut line = String::new();
+        while reader.read_line(&mut line)? > 0 && line.ends_with('\n') {
+            self.place += line.len() as u64;
+            lines.extend(serde_json::from_str::<LogLine>(&line).ok());
+            line.clear();
+        }
+        Ok(lines)
+    }
+}
+
+/// What runs have used, summed.
+pub(super) fn usage(installation: &Installation, by: UsedBy) -> Answer<Vec<Used>> {
+    let mut sums: BTreeMap<String, Usage> = BTreeMap::new();
+    let runs = installation.runs();
+    // Only who asks for tasks needs the queue.
+    let tasks = match by {
+        UsedBy::Task => installation.store().map_err(internal)?.tasks_of_runs()?,
+        _ => BTreeMap::new(),
+    };
+    for id in runs.list().map_err(internal)? {
+        // A run that is damaged or goes on has no sum yet.
+        let (Ok(record), Ok(Progress::Ended(result))) = (runs.record(&id), runs.progress(&id)) else {
+            continue;
+        };
+        // What was seen on the wire is worth more than what a CLI tells.
+        let told = BTreeMap::from([(record.cli.clone(), result.usage)]);
+        let used = if result.metered.is_empty() { told } else { result.metered.clone() };
+        for (model, usage) in used.into_iter().filter(|(_, usage)| *usage != Usage::default()) {
+            let key = match by {
+                UsedBy::Agent => record.agent.clone(),
+                UsedBy::Model => model,
+                UsedBy::Run => id.to_string(),
+                UsedBy::Task => tasks.get(&id).map_or_else(|| "none".to_owned(), ToString::to_string),
+                UsedBy::Day => record.started_at.chars().take(10).collect(),
+            };
+            let sum = sums.entry(key).or_default();
+            *sum = sum.plus(usage);
+        }
+    }
+    Ok(sums.into_iter().map(|(key, usage)| Used { key, usage }).collect())
+}
