@@ -20,7 +20,12 @@ fn kind(method: &str, path: &str) -> Kind {
     match path {
         "/health" | "/health/ready" | "/openapi.json" | "/ui/login" | "/assets/style.css" => Kind::Open,
         "/config" if method == "PATCH" => Kind::Control,
-        path if path.starts_with("/system") || path.starts_with("/ui/system") => Kind::Control,
+        path if path.starts_with("/system")
+            || path.starts_with("/ui/system")
+            || path.starts_with("/ui/compare") =>
+        {
+            Kind::Control
+        }
         _ => Kind::Ours,
     }
 }
@@ -188,7 +193,7 @@ fn a_browser_logs_in_once_and_its_forms_are_its_own() {
     assert_eq!(first.header("location"), Some("/ui/login"));
     let page = site.get("/ui/login").expect(200);
     let cookie = page.header("set-cookie").unwrap().to_owned();
-    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
     let cookie = cookie.split(';').next().unwrap().to_owned();
     let token = |page: &str| {
         page.split("name=\"token\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()

@@ -1,6 +1,6 @@
 //! The HTTP API of a real daemon.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
@@ -92,6 +92,9 @@ fn what_is_wrong_is_told_as_a_problem_with_a_stable_code() {
         ("GET", "/runs/..%2f..%2fetc%2fpasswd/log", &[], "", 404, "not_found"),
         ("GET", "/tasks?limit=0", &[], "", 422, "invalid"),
         ("GET", "/tasks?status=nonsense", &[], "", 422, "invalid"),
+        ("GET", "/tasks?state=queued", &[], "", 422, "invalid"),
+        ("GET", "/system/%ff/auth", &[], "", 404, "not_found"),
+        ("GET", "/events", &[("accept", "text/event-stream"), ("last-event-id", "x")], "", 422, "invalid"),
         ("POST", "/tasks", &[], "{}", 415, "not_json"),
         ("POST", "/tasks", &json, "{", 400, "malformed"),
         ("POST", "/tasks", &json, "[]", 422, "invalid"),
@@ -103,6 +106,30 @@ fn what_is_wrong_is_told_as_a_problem_with_a_stable_code() {
         ("PATCH", "/config", &json, r#"{"updates":{"broker.credentials":"x"}}"#, 400, "key_not_allowed"),
         ("PATCH", "/config", &json, r#"{"updates":{"NONSENSE":"x"}}"#, 400, "key_not_allowed"),
         ("PATCH", "/config", &json, r#"{"updates":{"EXECUTION_ENVIRONMENT":"cloud"}}"#, 422, "invalid"),
+        (
+            "PATCH",
+            "/config",
+            &json,
+            r#"{"updates":{"EXECUTION_ENVIRONMENT":"host","sandbox.mode":"native"}}"#,
+            422,
+            "invalid",
+        ),
+        (
+            "PATCH",
+            "/config",
+            &json,
+            r#"{"updates":{"sandbox.apple.runtime_command":"/tmp/x"}}"#,
+            400,
+            "key_not_allowed",
+        ),
+        (
+            "PATCH",
+            "/config",
+            &json,
+            r#"{"updates":{"sandbox.env_allowlist":"HOME"}}"#,
+            400,
+            "key_not_allowed",
+        ),
         ("POST", "/system/processes/nonsense/start", &[], "", 404, "not_found"),
         ("GET", "/system/vim/auth", &[], "", 404, "not_found"),
         ("GET", "/system/claude/auth?environment=moon", &[], "", 422, "invalid"),
@@ -385,7 +412,8 @@ fn who_asks_too_often_is_told_when_to_come_back() {
         keys.ask("GET", "/tasks", &[("x-api-key", "wrong")], "");
     }
     keys.ask("GET", "/tasks", &[("x-api-key", "wrong")], "").expect(429);
-    keys.ask("GET", "/tasks", &[("x-api-key", "right")], "").expect(200);
+    keys.ask("GET", "/tasks", &[("x-api-key", "right")], "").expect(429);
+    keys.get("/health").expect(200);
 }
 
 #[test]
@@ -421,7 +449,139 @@ fn a_store_that_is_gone_is_told_by_readiness() {
     let site = Site::new();
     assert_eq!(site.get("/health/ready").expect(200).json()["services"]["database"], "ok");
     std::fs::rename(site.place.state().join("ringfence.db"), site.place.state().join("away.db")).unwrap();
-    let answer = ask(&site.address, "GET", "/health/ready", &[], "");
-    // The daemon itself ends as soon as it notices.
-    assert_eq!((answer.status, &answer.json()["status"]), (503, &json!("degraded")));
+    // The daemon itself ends as soon as it notices; until then it says so.
+    let mut stream = TcpStream::connect(&site.address).unwrap();
+    let _ =
+        write!(stream, "GET /health/ready HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", site.address);
+    let mut said = String::new();
+    let _ = stream.read_to_string(&mut said);
+    assert!(said.is_empty() || (said.contains(" 503 ") && said.contains("degraded")), "{said}");
+}
+
+/// Whatever becomes of who asked: what was changed is noted.
+#[test]
+fn who_hangs_up_early_leaves_a_trace_all_the_same() {
+    let site = Site::new();
+    site.ok(&["process", "stop", "dispatcher"]);
+    let tasks: Vec<Value> =
+        (0..20).map(|_| json!({ "prompt": "x", "agent": "demo", "directory": site.place.work() })).collect();
+    site.post("/tasks/batch", &json!({ "tasks": tasks })).expect(201);
+    for id in 1..=20 {
+        let mut stream = TcpStream::connect(&site.address).unwrap();
+        write!(stream, "POST /tasks/{id}/cancel HTTP/1.1\r\nhost: {}\r\n\r\n", site.address).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(id % 4));
+        drop(stream);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let cancelled = site.get("/tasks?status=cancelled").json()["tasks"].as_array().unwrap().len();
+    let events = site.get("/events?after=0&limit=1000").json();
+    let noted = events["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["data"]["what"] == "task.cancel")
+        .count();
+    assert_eq!(noted, cancelled);
+}
+
+#[test]
+fn a_log_is_told_to_its_end_when_its_run_is_cancelled() {
+    let site = Site::new();
+    let id = site.add("trap \"echo the last word; exit 1\" TERM; echo $$ > pid; while :; do sleep 0.1; done");
+    site.place.pid("pid");
+    let run = site.get(&format!("/tasks/{id}")).json()["task"]["run"].as_str().unwrap().to_owned();
+    let (address, path) = (site.address.clone(), format!("/runs/{run}/log?follow=true"));
+    let follower = std::thread::spawn(move || ask(&address, "GET", &path, &[], "").body);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    site.ask("POST", &format!("/tasks/{id}/cancel"), &[], "").expect(200);
+    let log = follower.join().unwrap();
+    assert!(log.contains("\"type\":\"result\""), "{log}");
+}
+
+#[test]
+fn what_takes_long_keeps_nobody_else_waiting() {
+    let site = Site::new();
+    let asked: Vec<_> = (0..40)
+        .map(|_| {
+            let address = site.address.clone();
+            std::thread::spawn(move || ask(&address, "GET", "/system/doctor", &[], "").status)
+        })
+        .collect();
+    for _ in 0..10 {
+        let begun = std::time::Instant::now();
+        site.get("/health/ready").expect(200);
+        site.get("/tasks").expect(200);
+        // Not how fast it is, but that it does not wait for forty doctors.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+    assert!(asked.into_iter().all(|asked| asked.join().unwrap() == 200));
+}
+
+#[test]
+fn the_daemon_of_another_machine_is_not_stopped_from_here_and_no_run_reaches_its_own() {
+    let site = Site::new();
+    let port = site.address.rsplit(':').next().unwrap();
+    let refused = site.place.run(&["exec", "--allow-local", port, "--", "true"]);
+    assert!(refused.code() == 125 && refused.stderr.contains("ringfence's own daemon"), "{refused:?}");
+    let far = Place::new().env("RINGFENCE_URL", format!("http://{}", site.address));
+    for verb in ["start", "stop", "restart", "serve", "prune"] {
+        let refused = far.run(&[verb]);
+        assert!(refused.code() == 125 && refused.stderr.contains("RINGFENCE_URL"), "{verb}: {refused:?}");
+    }
+    let relative = far.run(&["task", "add", "-C", "here", "-a", "demo", "x"]);
+    assert!(relative.code() == 125 && relative.stderr.contains("absolute"), "{relative:?}");
+    let keyed = Site::of(Place::new().settings(SETTINGS).env("API_KEYS", "k"));
+    let far =
+        Place::new().env("RINGFENCE_URL", format!("http://{}", keyed.address)).env("RINGFENCE_API_KEY", "k");
+    far.run(&["status"]).expect_code(0);
+}
+
+/// Loopback is everybody's, the daemon its owner's.
+#[test]
+fn another_user_of_the_machine_is_not_let_in_without_a_key() {
+    let site = Site::new();
+    let url = format!("http://{}/tasks", site.address);
+    let other = std::process::Command::new("setpriv")
+        .args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "curl",
+            "-s",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            &url,
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&other.stdout), "403");
+    site.get("/tasks").expect(200);
+    let forwarded = site.ask("GET", "/tasks", &[("x-forwarded-for", "192.0.2.7")], "");
+    assert_eq!(forwarded.json()["code"], "not_local");
+}
+
+#[test]
+fn a_button_that_is_not_there_does_nothing() {
+    let site = Site::new();
+    site.wait(&site.add("true"));
+    let page = site.get("/ui/tasks/1").expect(200);
+    let cookie = page.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let token =
+        page.body.split("name=\"token\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let headers = [("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie.as_str())];
+    for path in [
+        "/ui/tasks/1/pause",
+        "/ui/dead-letters/1/read",
+        "/ui/system/processes/dispatcher/restart",
+        "/ui/nowhere",
+    ] {
+        let answer = site.ask("POST", path, &headers, &format!("token={token}"));
+        assert_eq!(answer.status, 404, "{path}: {answer:?}");
+        assert!(answer.header("content-type").unwrap().starts_with("text/html"), "{path}");
+    }
+    site.get("/tasks/1").expect(200);
 }

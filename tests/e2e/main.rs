@@ -7,6 +7,7 @@
 mod access;
 mod api;
 mod apple;
+mod browser;
 mod command_line;
 mod conformance;
 mod containers;

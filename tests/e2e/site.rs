@@ -124,8 +124,23 @@ pub(crate) fn ask(address: &str, method: &str, path: &str, headers: &[(&str, &st
     // Who is turned away may be so before all was said.
     let _ = stream.write_all(body.as_bytes());
     let mut bytes = Vec::new();
-    let _ = stream.read_to_end(&mut bytes);
+    let mut part = [0; 64 << 10];
+    while !is_whole(&bytes) {
+        match stream.read(&mut part) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => bytes.extend(&part[..read]),
+        }
+    }
     parse(&bytes)
+}
+
+/// Whether all was said, for those who do not hang up then.
+fn is_whole(bytes: &[u8]) -> bool {
+    let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length =
+        head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    length.is_some_and(|length| bytes.len() >= end + 4 + length)
 }
 
 fn parse(bytes: &[u8]) -> Answer {

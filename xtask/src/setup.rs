@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::shell::{has, read, root, run};
 
 /// Programs and the Debian packages that bring them.
-const PROGRAMS: [(&str, &str); 15] = [
+const PROGRAMS: [(&str, &str); 18] = [
     ("node", "nodejs"),
     ("npm", "npm"),
     ("bash", "bash"),
@@ -25,6 +25,9 @@ const PROGRAMS: [(&str, &str); 15] = [
     ("newuidmap", "uidmap"),
     ("mmdebstrap", "mmdebstrap"),
     ("busybox", "busybox-static"),
+    ("ip", "iproute2"),
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
 ];
 
 pub(crate) fn setup() -> anyhow::Result<()> {

@@ -40,6 +40,7 @@ const FACTS: Facts = Facts {
         providers: &["anthropic", "claude"],
         remedy: "run `claude /login`, or set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
         question: &["auth", "status"],
+        ignores_keys: false,
         answer: |_, text| {
             let from = text.find('{')?;
             let mut documents = serde_json::Deserializer::from_str(&text[from..]).into_iter::<Value>();

@@ -30,6 +30,7 @@ const FACTS: Facts = Facts {
         providers: &["openai", "chatgpt"],
         remedy: "run `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY",
         question: &["login", "status"],
+        ignores_keys: true,
         answer: |code, text| match code {
             0 => Some(true),
             _ if text.contains("Not logged in") => Some(false),

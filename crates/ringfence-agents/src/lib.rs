@@ -80,14 +80,23 @@ pub struct Login {
     pub remedy: &'static str,
     /// What to ask the CLI to hear whether it has one, without asking a model.
     pub question: &'static [&'static str],
+    /// Whether its answer says nothing of keys in its environment.
+    pub ignores_keys: bool,
     /// What its answer means, by its exit code and what it printed; `None` if nobody knows.
     pub answer: fn(i32, &str) -> Option<bool>,
 }
 
 impl Login {
     /// Of a program that needs none.
-    const NONE: Login =
-        Login { env: &[], paths: &[], providers: &[], remedy: "", question: &[], answer: |_, _| None };
+    const NONE: Login = Login {
+        env: &[],
+        paths: &[],
+        providers: &[],
+        remedy: "",
+        question: &[],
+        ignores_keys: false,
+        answer: |_, _| None,
+    };
 }
 
 /// What is asked of an agent CLI.

@@ -42,6 +42,7 @@ const FACTS: Facts = Facts {
         providers: &["opencode"],
         remedy: "run `opencode auth login`, or set the provider's key",
         question: &["auth", "list"],
+        ignores_keys: false,
         // It says `N credentials`, and `N environment variables` if there are some.
         answer: |code, text| {
             let words: Vec<&str> = text.split_whitespace().collect();

@@ -246,8 +246,9 @@ fn same(one: &[u8; 32], other: &[u8; 32]) -> bool {
 /// Whether a request is on behalf of a page of ours, or of no page.
 fn same_site(seen: &Seen<'_>) -> Result<(), Denial> {
     if let Some(origin) = seen.origin {
-        let authority = origin.split_once("://").map(|(_, authority)| authority);
-        return if authority.is_some() && authority == seen.host { Ok(()) } else { Err(Denial::CrossSite) };
+        let (scheme, authority) = origin.split_once("://").unwrap_or_default();
+        let own = ["http", "https"].contains(&scheme) && seen.host == Some(authority);
+        return if own { Ok(()) } else { Err(Denial::CrossSite) };
     }
     match seen.fetch_site {
         None | Some("same-origin" | "none") => Ok(()),

@@ -47,7 +47,7 @@ fn local_is_the_peer_and_the_name_and_the_origin() {
     for host in [None, Some("evil.example"), Some("127.0.0.1.evil.example"), Some("localhost.evil:80")] {
         assert_eq!(access.decide(Need::Read, &Seen { host, ..local }), Err(Denial::NotLocal), "{host:?}");
     }
-    for origin in ["http://evil.example", "null", "http://127.0.0.1:80", "file://"] {
+    for origin in ["http://evil.example", "null", "http://127.0.0.1:80", "file://", "app://127.0.0.1:4301"] {
         let cross = Seen { origin: Some(origin), ..local };
         assert_eq!(access.decide(Need::Read, &cross), Err(Denial::CrossSite), "{origin}");
     }

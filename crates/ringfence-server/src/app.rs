@@ -7,17 +7,20 @@ use std::time::{Duration, Instant};
 use ringfence_core::mode::ExecutionEnvironment;
 use ringfence_store::Happened;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::access::{Access, Who};
-use crate::desk::{Answer, House, LoginCheck, ModeTiming};
+use crate::desk::{Answer, DoctorReport, House, LoginCheck, ModeTiming, ModeView};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::rate::Rates;
 use crate::sessions::Sessions;
 
-/// How long the answer to a check of a login is good.
+/// How long the answer to a check is good, and to what hardly ever changes.
 const CHECKED: Duration = Duration::from_secs(10);
+const LASTING: Duration = Duration::from_secs(60);
+/// So many things are tried out at once.
+const ATTEMPTS: usize = 3;
 /// Nobody waits longer for an event before looking again.
 const LISTEN: Duration = Duration::from_secs(3600);
 
@@ -35,13 +38,31 @@ pub(crate) struct Inner {
     pub(crate) last_event: watch::Receiver<u64>,
     /// How long modes took when they were last measured.
     pub(crate) timings: Mutex<Vec<ModeTiming>>,
-    checks: BTreeMap<&'static str, tokio::sync::Mutex<Option<Checked>>>,
+    modes: Kept<Vec<ModeView>>,
+    doctor: Kept<DoctorReport>,
+    /// By agent CLI, and whether in a sandbox.
+    logins: BTreeMap<(&'static str, bool), Kept<LoginCheck>>,
+    attempts: Arc<Semaphore>,
 }
 
-struct Checked {
-    at: Instant,
-    environment: Option<ExecutionEnvironment>,
-    check: LoginCheck,
+/// An answer that may be fresh enough; who makes it anew holds the lock.
+type Kept<T> = Arc<tokio::sync::Mutex<Option<(Instant, T)>>>;
+
+/// What was changed, for those who look later.
+pub(crate) struct Noted {
+    pub(crate) subject: String,
+    pub(crate) before: Value,
+    pub(crate) after: Value,
+}
+
+impl Noted {
+    pub(crate) fn new(
+        subject: impl std::fmt::Display,
+        before: impl Into<Value>,
+        after: impl Into<Value>,
+    ) -> Self {
+        Self { subject: subject.to_string(), before: before.into(), after: after.into() }
+    }
 }
 
 /// The agent CLIs that have a login.
@@ -69,7 +90,13 @@ impl App {
             metrics: Metrics::default(),
             last_event,
             timings: Mutex::default(),
-            checks: CLIS.into_iter().map(|cli| (cli, tokio::sync::Mutex::default())).collect(),
+            modes: Kept::default(),
+            doctor: Kept::default(),
+            logins: CLIS
+                .into_iter()
+                .flat_map(|cli| [false, true].map(|sandbox| ((cli, sandbox), Kept::default())))
+                .collect(),
+            attempts: Arc::new(Semaphore::new(ATTEMPTS)),
         })))
     }
 
@@ -81,50 +108,104 @@ impl App {
         let house = Arc::clone(&self.house);
         match tokio::task::spawn_blocking(move || question(&*house)).await {
             Ok(answer) => Ok(answer?),
-            Err(_) => Err(Problem::new(
-                axum::http::StatusCode::INTERNAL_SERVER_ERROR,
-                "internal",
-                "the request could not be finished",
-            )),
+            Err(_) => Err(unfinished()),
         }
     }
 
-    /// Notes who changed what, with what it was and what it is.
-    pub(crate) async fn audit(&self, who: Who, what: &str, subject: &str, before: Value, after: Value) {
-        let happened = Happened {
-            kind: "audit".to_owned(),
-            task: None,
-            run: None,
-            data: json!({
-                "who": who.to_string(), "what": what, "subject": subject, "before": before, "after": after,
-            }),
-        };
-        if let Err(problem) = self.ask(move |house| house.note(&happened)).await {
-            tracing::warn!(why = problem.detail(), what, subject, "a change could not be noted");
-        }
-        tracing::info!(%who, what, subject, "changed");
+    /// Changes something, and notes who changed what, with what it was and what it is: both or neither, also when whoever
+    /// asked has gone meanwhile.
+    pub(crate) async fn change<T: Send + 'static>(
+        &self,
+        who: Who,
+        what: &'static str,
+        change: impl FnOnce(&dyn House) -> Answer<(T, Vec<Noted>)> + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.ask(move |house| {
+            let (done, notes) = change(house)?;
+            for Noted { subject, before, after } in notes {
+                tracing::info!(%who, what, subject, "changed");
+                let data = json!({
+                    "who": who.to_string(), "what": what, "subject": subject, "before": before, "after": after,
+                });
+                let happened = Happened { kind: "audit".to_owned(), task: None, run: None, data };
+                if let Err(why) = house.note(&happened) {
+                    tracing::warn!(%why, what, subject, "a change could not be noted");
+                }
+            }
+            Ok(done)
+        })
+        .await
     }
 
-    /// Whether an agent CLI has a login: one check at a time for each, and a fresh answer serves all who wait for it.
+    /// Asks something that is answered by trying things out: few at once, so that nobody else waits for a thread.
+    pub(crate) async fn attempt<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&dyn House) -> Answer<T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let turn = Arc::clone(&self.attempts).acquire_owned().await;
+        self.ask(move |house| {
+            // Held until it is over, whoever still waits for it.
+            let _turn = turn;
+            question(house)
+        })
+        .await
+    }
+
+    /// The same, where a fresh answer serves all who ask.
+    async fn fresh<T: Clone + Send + 'static>(
+        &self,
+        known: &Kept<T>,
+        good_for: Duration,
+        question: impl FnOnce(&dyn House) -> Answer<T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let mut last = Arc::clone(known).lock_owned().await;
+        if let Some((_, answer)) = last.as_ref().filter(|(at, _)| at.elapsed() < good_for) {
+            return Ok(answer.clone());
+        }
+        let asking = self.clone();
+        let asked = tokio::spawn(async move {
+            let answer = asking.attempt(question).await?;
+            *last = Some((Instant::now(), answer.clone()));
+            Ok(answer)
+        });
+        asked.await.unwrap_or_else(|_| Err(unfinished()))
+    }
+
+    /// The modes, which hardly ever change.
+    pub(crate) async fn modes(&self) -> Result<Vec<ModeView>, Problem> {
+        self.fresh(&self.modes, LASTING, |house| house.modes()).await
+    }
+
+    /// What works on this machine.
+    pub(crate) async fn doctor(&self) -> Result<DoctorReport, Problem> {
+        self.fresh(&self.doctor, CHECKED, |house| house.doctor()).await
+    }
+
+    /// Whether an agent CLI has a login: one check at a time for each.
     pub(crate) async fn login(
         &self,
         cli: &str,
         environment: Option<ExecutionEnvironment>,
     ) -> Result<LoginCheck, Problem> {
-        let (name, turn) = self.checks.get_key_value(cli).ok_or_else(|| {
+        let name = CLIS.into_iter().find(|known| *known == cli).ok_or_else(|| {
             Problem::not_found(format!("there is no agent CLI `{cli}` with a login: {}", CLIS.join(", ")))
         })?;
-        let mut last = turn.lock().await;
-        if let Some(known) = last.as_ref().filter(|known| known.environment == environment)
-            && known.at.elapsed() < CHECKED
-        {
-            return Ok(known.check.clone());
-        }
-        let name = *name;
-        let check = self.ask(move |house| house.login(name, environment)).await?;
-        *last = Some(Checked { at: Instant::now(), environment, check: check.clone() });
-        Ok(check)
+        // The current one is what the settings say now, and not what they said a moment ago.
+        let environment = match environment {
+            Some(environment) => environment,
+            None => self.ask(|house| house.environment()).await?,
+        };
+        let known = &self.logins[&(name, environment == ExecutionEnvironment::Sandbox)];
+        self.fresh(known, CHECKED, move |house| house.login(name, Some(environment))).await
     }
+}
+
+fn unfinished() -> Problem {
+    Problem::new(
+        axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+        "internal",
+        "the request could not be finished",
+    )
 }
 
 /// Tells who follows events that there are some, for as long as anybody could.

@@ -29,8 +29,13 @@ use crate::desk::{
 const PATIENCE: Duration = Duration::from_secs(320);
 /// How long a daemon is asked to wait for an event.
 const LONGEST_WAIT: u64 = 50;
-/// No answer is longer, but a log.
+/// How long it may take to say something at all, where it says more later.
+const FIRST_WORD: Duration = Duration::from_secs(30);
+/// No answer is longer, but a log; and no line of a log.
 const LONGEST: usize = 256 << 20;
+const LONGEST_LINE: usize = 32 << 20;
+/// So many of anything are told at once.
+const MOST: usize = 1000;
 
 /// Where a daemon is.
 enum Place {
@@ -42,7 +47,8 @@ enum Place {
 /// A daemon that is asked over HTTP.
 pub struct Remote {
     place: Place,
-    token: Option<String>,
+    /// The header that lets in, and its value.
+    credential: Option<(&'static str, String)>,
     runtime: Runtime,
 }
 
@@ -62,20 +68,23 @@ fn refusal(message: impl Into<String>) -> Refusal {
 }
 
 impl Remote {
-    /// At `http://…`, `https://…` or `unix:///…`, with a token, and with more authorities than the machine knows.
-    pub fn new(url: &str, token: Option<&str>, roots: &[String]) -> Answer<Self> {
+    /// At `http://…`, `https://…` or `unix:///…`, with a token or a key, and with more authorities than the machine knows.
+    pub fn new(url: &str, token: Option<&str>, key: Option<&str>, roots: &[String]) -> Answer<Self> {
+        let url = url.trim();
         let wrong = || {
             Refusal::new(RefusalKind::Invalid, format!("RINGFENCE_URL: `{url}` is no address of a daemon"))
                 .with_remedy(Some("it looks like https://host:4301 or unix:///home/me/.ringfence/api.sock"))
         };
         let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+        let scheme = scheme.to_ascii_lowercase();
         let authority = rest.trim_end_matches('/');
-        let plain = !authority.is_empty() && !authority.contains(['/', '?', '#', '@']);
-        let with_port = |port: u16| {
-            let named = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            if named { authority.to_owned() } else { format!("{authority}:{port}") }
+        let parsed = ringfence_core::policy::parse_authority(authority).ok();
+        let plain = parsed.is_some();
+        let with_port = |port: u16| match &parsed {
+            Some((_, Some(_))) | None => authority.to_owned(),
+            Some((_, None)) => format!("{authority}:{port}"),
         };
-        let place = match scheme {
+        let place = match scheme.as_str() {
             "unix" if rest.starts_with('/') => Place::Socket(rest.into()),
             "http" if plain => Place::Plain(with_port(80)),
             "https" if plain => {
@@ -87,7 +96,10 @@ impl Remote {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| refusal(error.to_string()))?;
-        Ok(Self { place, token: token.map(|token| token.trim().to_owned()), runtime })
+        let given =
+            |text: Option<&str>| text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        let token = given(token).map(|token| ("authorization", format!("Bearer {token}")));
+        Ok(Self { place, credential: token.or_else(|| given(key).map(|key| ("x-api-key", key))), runtime })
     }
 
     async fn connect(&self) -> io::Result<(Box<dyn Stream>, String)> {
@@ -121,16 +133,16 @@ impl Remote {
             .map_err(|error| unreachable(&error))?;
         tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
-        if let Some(token) = &self.token {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        if let Some((name, value)) = &self.credential {
+            request = request.header(*name, value);
         }
         let text = body.map(|body| body.to_string());
         if text.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        let request = request
-            .body(Full::new(Bytes::from(text.unwrap_or_default())))
-            .map_err(|_| Refusal::new(RefusalKind::Invalid, "RINGFENCE_TOKEN cannot be sent"))?;
+        let request = request.body(Full::new(Bytes::from(text.unwrap_or_default()))).map_err(|_| {
+            Refusal::new(RefusalKind::Invalid, "RINGFENCE_TOKEN or RINGFENCE_API_KEY cannot be sent")
+        })?;
         let answer = sender.send_request(request).await.map_err(|error| unreachable(&error))?;
         match answer.status() {
             status if status.is_success() => Ok(answer),
@@ -169,6 +181,28 @@ impl Remote {
             part => document.get_mut(part).map(Value::take).ok_or_else(|| strange(&part))?,
         };
         serde_json::from_value(part).map_err(|error| strange(&error))
+    }
+
+    /// Page after page, until there are as many as were wanted or no more. Each is told by which the next one begins.
+    fn pages<T>(
+        &self,
+        limit: usize,
+        before: Option<String>,
+        mut page: impl FnMut(&str, usize) -> Answer<(Vec<T>, Option<String>)>,
+    ) -> Answer<Vec<T>> {
+        let mut all = Vec::new();
+        let mut before = before.map(|id| format!("&before={id}")).unwrap_or_default();
+        while all.len() < limit {
+            let wanted = (limit - all.len()).min(MOST);
+            let (some, last) = page(&before, wanted)?;
+            let whole = some.len() == wanted;
+            all.extend(some);
+            match last.filter(|_| whole) {
+                Some(last) => before = format!("&before={last}"),
+                None => break,
+            }
+        }
+        Ok(all)
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str, part: &str) -> Answer<T> {
@@ -286,20 +320,20 @@ impl Desk for Remote {
     }
 
     fn tasks(&self, filter: &Filter) -> Answer<Vec<Task>> {
-        let mut query = format!("/tasks?limit={}", filter.limit.clamp(1, 1000));
         let states: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();
         let parts = [
             ("status", Some(states.join(",")).filter(|states| !states.is_empty())),
             ("role", filter.role.map(|role| role.to_string())),
             ("agent", filter.agent.clone()),
-            ("before", filter.before.as_ref().map(ToString::to_string)),
         ];
-        for (name, value) in parts {
-            if let Some(value) = value {
-                query += &format!("&{name}={}", quoted(&value));
-            }
-        }
-        self.get(&query, "tasks")
+        let given =
+            parts.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", quoted(&value?))));
+        let given: String = given.collect();
+        self.pages(filter.limit, filter.before.as_ref().map(ToString::to_string), |before, limit| {
+            let page: Vec<Task> = self.get(&format!("/tasks?limit={limit}{before}{given}"), "tasks")?;
+            let last = page.last().map(|task| task.id.to_string());
+            Ok((page, last))
+        })
     }
 
     fn task(&self, id: &TaskId) -> Answer<Task> {
@@ -322,8 +356,15 @@ impl Desk for Remote {
         self.text(Method::DELETE, &format!("/tasks/{id}"), None).map(|_| ())
     }
 
-    fn letters(&self) -> Answer<Letters> {
-        self.get("/dead-letter", "")
+    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters> {
+        let mut webhooks = Vec::new();
+        let tasks = self.pages(limit, before.map(ToString::to_string), |before, limit| {
+            let page: Letters = self.get(&format!("/dead-letter?limit={limit}{before}"), "")?;
+            webhooks = page.webhooks;
+            let last = page.tasks.last().map(|letter| letter.task.id.to_string());
+            Ok((page.tasks, last))
+        })?;
+        Ok(Letters { tasks, webhooks })
     }
 
     fn letter(&self, id: &TaskId) -> Answer<DeadLetter> {
@@ -337,7 +378,7 @@ impl Desk for Remote {
     fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<Entry>> {
         // A moment is a moment: rounded up, so that nobody asks without a pause.
         let wait = if wait.is_zero() { 0 } else { (wait.as_secs() + 1).min(LONGEST_WAIT) };
-        self.get(&format!("/events?after={after}&limit={}&wait={wait}", limit.clamp(1, 1000)), "events")
+        self.get(&format!("/events?after={after}&limit={}&wait={wait}", limit.clamp(1, MOST)), "events")
     }
 
     fn last_event(&self) -> Answer<u64> {
@@ -345,8 +386,11 @@ impl Desk for Remote {
     }
 
     fn runs(&self, before: Option<&RunId>, limit: usize) -> Answer<Vec<RunRow>> {
-        let before = before.map(|run| format!("&before={run}")).unwrap_or_default();
-        self.get(&format!("/runs?limit={}{before}", limit.clamp(1, 1000)), "runs")
+        self.pages(limit, before.map(ToString::to_string), |before, limit| {
+            let page: Vec<RunRow> = self.get(&format!("/runs?limit={limit}{before}"), "runs")?;
+            let last = page.last().map(|row| row.run.to_string());
+            Ok((page, last))
+        })
     }
 
     fn run(&self, id: &str) -> Answer<RunView> {
@@ -360,18 +404,25 @@ impl Desk for Remote {
     fn log(&self, id: &RunId, follow: bool, tell: &mut Tell<'_>) -> Answer<()> {
         self.runtime.block_on(async {
             let path = format!("/runs/{id}/log?follow={follow}");
-            let mut body = self.send(Method::GET, &path, None).await?.into_body();
-            let mut rest = Vec::new();
+            let answer = tokio::time::timeout(FIRST_WORD, self.send(Method::GET, &path, None)).await;
+            let answer = answer.map_err(|_| refusal("the daemon did not answer in time"))??;
+            let (mut body, mut rest) = (answer.into_body(), Vec::new());
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(|error| refusal(format!("the log was cut off: {error}")))?;
-                rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                    let line: Vec<u8> = rest.drain(..=end).collect();
-                    if let Ok(line) = serde_json::from_slice(&line)
+                let mut new = frame.data_ref().map_or(&[][..], |data| data);
+                while let Some(end) = new.iter().position(|byte| *byte == b'\n') {
+                    rest.extend_from_slice(&new[..end]);
+                    new = &new[end + 1..];
+                    if let Ok(line) = serde_json::from_slice(&rest)
                         && !tell(line)
                     {
                         return Ok(());
                     }
+                    rest.clear();
+                }
+                rest.extend_from_slice(new);
+                if rest.len() > LONGEST_LINE {
+                    return Err(refusal("the daemon tells a line that does not end"));
                 }
             }
             Ok(())

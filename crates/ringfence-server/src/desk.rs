@@ -415,8 +415,8 @@ pub trait Desk: Send + Sync {
     /// Forgets a task that has ended.
     fn forget(&self, id: &TaskId) -> Answer<()>;
 
-    /// The dead letters.
-    fn letters(&self) -> Answer<Letters>;
+    /// The dead letters of tasks that were added before one, the newest first, and the webhooks that were given up.
+    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters>;
     /// That of a task.
     fn letter(&self, id: &TaskId) -> Answer<DeadLetter>;
     /// Throws it away.
@@ -462,6 +462,8 @@ pub trait Desk: Send + Sync {
 
 /// An installation on this machine: what only a daemon can ask.
 pub trait House: Desk {
+    /// Where tasks run now.
+    fn environment(&self) -> Answer<ExecutionEnvironment>;
     /// Adds an event.
     fn note(&self, happened: &Happened) -> Answer<()>;
     /// Where the log of a run is.

@@ -25,6 +25,8 @@ pub(crate) struct From {
 #[derive(Debug, Clone)]
 pub(crate) struct Browser(pub(crate) String);
 
+/// What nobody's host, origin or key is.
+const WRONG: &str = "\u{0}";
 /// How long an answer may take, and one that tries things out.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LONG_PATIENCE: Duration = Duration::from_secs(300);
@@ -32,54 +34,48 @@ const LONG_PATIENCE: Duration = Duration::from_secs(300);
 /// What a route asks for.
 pub(crate) fn need(method: &Method, path: &str) -> Need {
     let reads = [Method::GET, Method::HEAD].contains(method);
-    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    match (first, path) {
-        ("health" | "openapi.json" | "assets", _) | (_, "/ui/login") => Need::Nothing,
-        ("system", _) => Need::Control,
+    let mut parts = path.trim_start_matches('/').split('/');
+    match (parts.next().unwrap_or_default(), parts.next().unwrap_or_default()) {
+        ("health" | "openapi.json" | "assets", _) | ("ui", "login") => Need::Nothing,
+        ("system", _) | ("ui", "system" | "compare") => Need::Control,
         ("config", _) if !reads => Need::Control,
-        ("ui", path) if path.starts_with("/ui/system") => Need::Control,
         _ if reads => Need::Read,
         _ => Need::Change,
     }
 }
 
+/// How long an answer may take: longer where things are tried out, ended or waited for.
+fn patience(path: &str) -> Duration {
+    let slow = need(&Method::GET, path) == Need::Control || path.ends_with("/cancel");
+    if slow { LONG_PATIENCE } else { PATIENCE }
+}
+
 /// Lets a request through, or not.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let page = request.uri().path().starts_with("/ui");
-    let (browser, new) = browser(request.headers(), page);
+    let name = cookie_name(request.headers());
+    let (browser, new) = browser(request.headers(), &name, page);
     let answer = match admit(&app, &request, browser.as_deref()) {
         Ok(who) => {
             request.extensions_mut().insert(who);
-            request.extensions_mut().extend_with(browser.clone());
-            let slow = ["doctor", "probe", "cancel", "auth", "stop"]
-                .iter()
-                .any(|word| request.uri().path().contains(word));
-            let patience = if slow { LONG_PATIENCE } else { PATIENCE };
-            match tokio::time::timeout(patience, next.run(request)).await {
+            if let Some(name) = &browser {
+                request.extensions_mut().insert(Browser(name.clone()));
+            }
+            let patience = patience(request.uri().path());
+            let answer = match tokio::time::timeout(patience, next.run(request)).await {
                 Ok(answer) => answer,
                 Err(_) => {
-                    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout", "the answer took too long")
-                        .into_response()
+                    let detail = "the answer took too long";
+                    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout", detail).into_response()
                 }
-            }
+            };
+            // Who is turned away keeps the name that they have, which may not have been sent along.
+            with_cookie(answer, &name, browser.filter(|_| new).as_deref())
         }
         Err(refused) => refused.answer(&request, page),
     };
     app.metrics.answered(answer.status().as_u16());
-    dressed(answer, new.then_some(browser).flatten().as_deref())
-}
-
-/// Adds the browser to a request, if there is one.
-trait ExtendWith {
-    fn extend_with(&mut self, browser: Option<String>);
-}
-
-impl ExtendWith for axum::http::Extensions {
-    fn extend_with(&mut self, browser: Option<String>) {
-        if let Some(name) = browser {
-            self.insert(Browser(name));
-        }
-    }
+    dressed(answer)
 }
 
 /// Why a request does not get through.
@@ -118,22 +114,33 @@ impl Refused {
 }
 
 fn admit(app: &App, request: &Request, browser: Option<&str>) -> Result<Who, Refused> {
+    let path = request.uri().path();
     let unknown = From { peer: Peer::Elsewhere, client: String::new() };
     let from = request.extensions().get::<From>().unwrap_or(&unknown);
-    let need = need(request.method(), request.uri().path());
-    if request.uri().path() != "/health" && from.peer != Peer::Socket {
+    let need = need(request.method(), path);
+    if path != "/health" && from.peer != Peer::Socket {
         app.rates.request(&from.client).map_err(Refused::TooOften)?;
     }
     let headers = request.headers();
-    // One that is not text is one that is wrong.
-    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("\u{0}"));
+    // One that is not text is one that is wrong, and so are two.
+    let text = |name: &HeaderName| {
+        let mut values = headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (None, _) => None,
+            (Some(value), None) => Some(value.to_str().unwrap_or(WRONG)),
+            (Some(_), Some(_)) => Some(WRONG),
+        }
+    };
+    // Who comes by way of somebody else is not here, wherever that one is.
+    let forwarded = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+    let forwarded = forwarded.iter().any(|name| headers.contains_key(*name));
     let seen = Seen {
-        peer: from.peer,
-        // Two names are none.
-        host: text(&header::HOST).filter(|_| headers.get_all(header::HOST).iter().count() == 1),
+        peer: if forwarded && from.peer == Peer::Loopback { Peer::Elsewhere } else { from.peer },
+        host: text(&header::HOST),
         origin: text(&header::ORIGIN),
         fetch_site: text(&HeaderName::from_static("sec-fetch-site")),
         navigates: request.method() == Method::GET
+            && path.starts_with("/ui")
             && text(&HeaderName::from_static("sec-fetch-mode")) == Some("navigate")
             && text(&HeaderName::from_static("sec-fetch-dest")) == Some("document"),
         carried: Carried {
@@ -144,20 +151,30 @@ fn admit(app: &App, request: &Request, browser: Option<&str>) -> Result<Who, Ref
             session: browser.is_some_and(|name| app.sessions.is_open(name)),
         },
     };
-    app.access.decide(need, &seen).map_err(|denial| match denial {
-        Denial::WrongKey | Denial::WrongToken => match app.rates.wrong(&from.client) {
-            Ok(()) => Refused::Denied(denial),
-            Err(wait) => Refused::TooOften(wait),
-        },
-        denial => Refused::Denied(denial),
+    let tries = seen.carried.key.is_some() || seen.carried.bearer.is_some();
+    if tries && need != Need::Nothing {
+        app.rates.may_try(&from.client).map_err(Refused::TooOften)?;
+    }
+    app.access.decide(need, &seen).map_err(|denial| {
+        if matches!(denial, Denial::WrongKey | Denial::WrongToken) {
+            app.rates.wrong(&from.client);
+        }
+        Refused::Denied(denial)
     })
 }
 
+/// The cookie of a daemon. Browsers do not tell ports apart, so it has the port in its name.
+pub(crate) fn cookie_name(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    port.map_or_else(|| COOKIE.to_owned(), |port| format!("{COOKIE}-{port}"))
+}
+
 /// The name of the browser, and whether it is a new one. Who is no browser needs none.
-fn browser(headers: &HeaderMap, page: bool) -> (Option<String>, bool) {
+fn browser(headers: &HeaderMap, cookie: &str, page: bool) -> (Option<String>, bool) {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let named = pairs.find(|(name, value)| *name == COOKIE && is_name(value));
+    let named = pairs.find(|(name, value)| *name == cookie && is_name(value));
     match named {
         Some((_, value)) => (Some(value.to_owned()), false),
         None if page => (Sessions::name(), true),
@@ -169,13 +186,20 @@ fn is_name(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The cookie of a browser.
-pub(crate) fn cookie(name: &str) -> Option<HeaderValue> {
-    HeaderValue::from_str(&format!("{COOKIE}={name}; Path=/; HttpOnly; SameSite=Strict")).ok()
+/// Gives a browser its name.
+pub(crate) fn with_cookie(mut answer: Response, cookie: &str, name: Option<&str>) -> Response {
+    // A link from elsewhere may lead here; what is changed needs the token of the page besides.
+    let text = name.map(|name| format!("{cookie}={name}; Path=/; HttpOnly; SameSite=Lax"));
+    if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok())
+        && !answer.headers().contains_key(header::SET_COOKIE)
+    {
+        answer.headers_mut().insert(header::SET_COOKIE, value);
+    }
+    answer
 }
 
 /// What every answer says to a browser.
-fn dressed(mut answer: Response, new: Option<&str>) -> Response {
+fn dressed(mut answer: Response) -> Response {
     let headers = answer.headers_mut();
     let fixed = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -193,9 +217,6 @@ fn dressed(mut answer: Response, new: Option<&str>) -> Response {
     }
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    }
-    if let (Some(cookie), false) = (new.and_then(cookie), headers.contains_key(header::SET_COOKIE)) {
-        headers.append(header::SET_COOKIE, cookie);
     }
     answer
 }

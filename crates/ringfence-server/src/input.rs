@@ -1,14 +1,19 @@
 //! What comes in: bodies, queries and paths, with errors that name what is wrong.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
+
+/// How long a body may take to come.
+const READ: Duration = Duration::from_secs(30);
 
 /// A JSON document.
 pub(crate) struct Body<T>(pub(crate) T);
@@ -28,7 +33,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
                 "the body is not said to be application/json",
             ));
         }
-        let bytes = Bytes::from_request(request, state).await.map_err(|error| unread(&error))?;
+        let read = tokio::time::timeout(READ, Bytes::from_request(request, state)).await;
+        let late = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", "the body did not come in time");
+        let bytes = read.map_err(late)?.map_err(|error| unread(&error))?;
         let Json(document) = Json::<T>::from_bytes(&bytes).map_err(|error| {
             let text = error.body_text();
             let text = text.split_once(": ").map_or(text.as_str(), |(_, rest)| rest);
@@ -96,4 +103,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Asker {
             .map(Asker)
             .ok_or_else(|| Problem::new(StatusCode::FORBIDDEN, "not_local", "nobody knows who asks"))
     }
+}
+
+/// Where somebody was cut off. What cannot be read is told: who believes to go on would else miss something.
+pub(crate) fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let id = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    id.map(Some).ok_or_else(|| Problem::invalid("`Last-Event-ID` is no number that was told here"))
 }

@@ -7,11 +7,13 @@ pub mod access;
 mod api;
 mod app;
 pub mod client;
+mod deeds;
 pub mod desk;
 mod guard;
 mod input;
 mod metrics;
 mod pages;
+mod peers;
 mod problem;
 mod rate;
 mod sessions;
@@ -42,8 +44,11 @@ use crate::problem::Problem;
 
 pub use api::openapi;
 
-/// So many connections at once.
+/// So many connections at once, as long as there are descriptors for many more: the queue needs some of its own.
 const CONNECTIONS: usize = 2048;
+const RESERVED: usize = 256;
+/// And so many on the Unix socket, whoever else is there.
+const OWN: usize = 64;
 /// How long somebody may take to say what they want.
 const HEADERS: Duration = Duration::from_secs(20);
 
@@ -94,7 +99,7 @@ pub struct Serving {
 /// A server whose addresses are taken.
 pub struct Server {
     tcp: Option<std::net::TcpListener>,
-    unix: std::os::unix::net::UnixListener,
+    unix: Option<std::os::unix::net::UnixListener>,
     serving: Serving,
 }
 
@@ -111,9 +116,16 @@ impl Server {
             .listen
             .map(|address| std::net::TcpListener::bind(address).map_err(wrong(address.to_string())))
             .transpose()?;
-        let unix = bind_socket(&serving.socket).map_err(wrong(serving.socket.display().to_string()))?;
+        let unix = match bind_socket(&serving.socket) {
+            // The kernel takes no longer names; the address is there all the same.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                tracing::warn!(path = %serving.socket.display(), "the path of the Unix socket is too long, so there is none");
+                None
+            }
+            bound => Some(bound.map_err(wrong(serving.socket.display().to_string()))?),
+        };
         tcp.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-        unix.set_nonblocking(true)?;
+        unix.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
         Ok(Self { tcp, unix, serving })
     }
 
@@ -124,6 +136,7 @@ impl Server {
 
     /// Serves for as long as the process lives, on threads of its own.
     pub fn start(self, house: Arc<dyn House>) -> Result<(), ServerError> {
+        let own_alone = !self.serving.access.is_guarded();
         let app = App::new(house, self.serving.access, self.serving.rate_limit)?;
         let router = router(app);
         let (ready, told) = std::sync::mpsc::channel();
@@ -140,12 +153,15 @@ impl Server {
             };
             runtime.block_on(async {
                 let listeners = || -> io::Result<_> {
-                    Ok((self.tcp.map(TcpListener::from_std).transpose()?, UnixListener::from_std(self.unix)?))
+                    Ok((
+                        self.tcp.map(TcpListener::from_std).transpose()?,
+                        self.unix.map(UnixListener::from_std).transpose()?,
+                    ))
                 };
                 match listeners() {
                     Ok((tcp, unix)) => {
                         let _ = ready.send(Ok(()));
-                        serve(tcp, unix, router).await;
+                        serve(tcp, unix, own_alone, router).await;
                     }
                     Err(error) => {
                         let _ = ready.send(Err(error));
@@ -182,11 +198,12 @@ fn router(app: App) -> Router {
 }
 
 /// Takes connections from both sides.
-async fn serve(tcp: Option<TcpListener>, unix: UnixListener, router: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+async fn serve(tcp: Option<TcpListener>, unix: Option<UnixListener>, own_alone: bool, router: Router) {
+    let (places, own) = (Arc::new(Semaphore::new(connections())), Arc::new(Semaphore::new(OWN)));
     let from_socket = async {
+        let Some(unix) = unix else { return std::future::pending().await };
         loop {
-            let place = Arc::clone(&places).acquire_owned().await;
+            let place = Arc::clone(&own).acquire_owned().await;
             match unix.accept().await {
                 Ok((stream, _)) => {
                     let from = From { peer: Peer::Socket, client: "socket".into() };
@@ -204,8 +221,12 @@ async fn serve(tcp: Option<TcpListener>, unix: UnixListener, router: Router) {
                 Ok((stream, address)) => {
                     let _ = stream.set_nodelay(true);
                     let loopback = address.ip().to_canonical().is_loopback();
-                    let peer = if loopback { Peer::Loopback } else { Peer::Elsewhere };
-                    let from = From { peer, client: address.ip().to_canonical().to_string() };
+                    // Loopback is everybody's on this machine; the daemon is its owner's.
+                    let ours = || {
+                        !own_alone || stream.local_addr().is_ok_and(|local| peers::is_ours(address, local))
+                    };
+                    let peer = if loopback && ours() { Peer::Loopback } else { Peer::Elsewhere };
+                    let from = From { peer, client: rate::client(address.ip()) };
                     tokio::spawn(connection(stream, from, router.clone(), place.ok()));
                 }
                 Err(_) => breathe().await,
@@ -213,6 +234,13 @@ async fn serve(tcp: Option<TcpListener>, unix: UnixListener, router: Router) {
         }
     };
     tokio::join!(from_socket, from_network);
+}
+
+/// So many connections may be open at once.
+fn connections() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    limit.saturating_sub(RESERVED).clamp(16, CONNECTIONS)
 }
 
 /// When there are no descriptors left, there may be some soon.

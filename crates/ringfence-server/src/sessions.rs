@@ -70,6 +70,9 @@ impl Sessions {
 
     /// Says something on the next page of a browser.
     pub(crate) fn tell(&self, name: &str, text: String) {
+        if text.is_empty() {
+            return;
+        }
         let mut said = lock(&self.said);
         if said.len() >= MOST {
             said.clear();

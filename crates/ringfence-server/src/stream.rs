@@ -4,8 +4,10 @@
 //! costs no memory and loses nothing, and nobody waits for it.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ use crate::app::App;
 
 /// How often a log is looked at while somebody follows it.
 const LOOK: Duration = Duration::from_millis(100);
+/// Whether the run is over is asked at every so many looks.
+const ASK_EVERY: u32 = 4;
 /// So much is read at once.
 const CHUNK: usize = 64 << 10;
 /// A line that does not end sooner is cut.
@@ -73,10 +77,15 @@ pub(crate) struct LogFollower {
     app: App,
     run: RunId,
     path: PathBuf,
+    file: Option<Arc<File>>,
     place: u64,
+    to: u64,
     /// The beginning of a line whose end is still to come.
     rest: Vec<u8>,
     follow: bool,
+    over: bool,
+    /// How often there was nothing new.
+    looks: u32,
     _counted: Counted,
 }
 
@@ -87,49 +96,86 @@ pub(crate) struct Lines {
 }
 
 impl LogFollower {
-    /// From a place in the log; until the run is over, or until the end that it has now.
-    pub(crate) fn new(app: &App, run: RunId, from: u64, follow: bool) -> Self {
+    /// From a place in the log, up to another if that is given; until the run is over, or until the end that it has now.
+    pub(crate) fn new(app: &App, run: RunId, from: u64, to: Option<u64>, follow: bool) -> Self {
         let path = app.house.log_file(&run);
         let _counted = Counted::new(app);
-        Self { app: app.clone(), run, path, place: from, rest: Vec::new(), follow, _counted }
-    }
-
-    /// The next lines; none when the run is over and all were told.
-    pub(crate) async fn next(&mut self) -> Option<Lines> {
-        loop {
-            // Asked before reading: what was written by then is read.
-            let (app, run) = (self.app.clone(), self.run.clone());
-            let over =
-                !self.follow || tokio::task::spawn_blocking(move || app.house.is_over(&run)).await.ok()?;
-            let read = self.read().await?;
-            if read > 0 {
-                if let Some(lines) = self.whole() {
-                    return Some(lines);
-                }
-                continue;
-            }
-            if over {
-                return None;
-            }
-            tokio::time::sleep(LOOK).await;
+        Self {
+            app: app.clone(),
+            run,
+            path,
+            file: None,
+            place: from,
+            to: to.unwrap_or(u64::MAX),
+            rest: Vec::new(),
+            follow,
+            over: false,
+            looks: 0,
+            _counted,
         }
     }
 
-    /// Reads on. A log that is not there yet is empty.
-    async fn read(&mut self) -> Option<usize> {
-        let (path, place) = (self.path.clone(), self.place + self.rest.len() as u64);
+    /// The next lines; none when the run is over and all were told. What cannot be read is no end.
+    pub(crate) async fn next(&mut self) -> Option<io::Result<Lines>> {
+        loop {
+            if self.place >= self.to {
+                return None;
+            }
+            // Asked before reading: what was written by then is read. Who has read something has more to read first.
+            let read = match self.read().await {
+                Ok(read) => read,
+                Err(error) => return Some(Err(error)),
+            };
+            if read > 0 {
+                if let Some(lines) = self.whole() {
+                    return Some(Ok(lines));
+                }
+                continue;
+            }
+            if self.over {
+                return None;
+            }
+            let (app, run) = (self.app.clone(), self.run.clone());
+            self.looks += 1;
+            self.over = match self.follow {
+                false => true,
+                true if !self.looks.is_multiple_of(ASK_EVERY) => false,
+                true => match tokio::task::spawn_blocking(move || app.house.is_over(&run)).await {
+                    Ok(over) => over,
+                    Err(error) => return Some(Err(io::Error::other(error))),
+                },
+            };
+            if !self.over {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+
+    /// Reads on. A log that is not there yet is empty. It is in memory mostly, so that waiting for a thread would take
+    /// longer than reading.
+    async fn read(&mut self) -> io::Result<usize> {
+        if self.file.is_none() {
+            match File::open(&self.path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+                opened => self.file = Some(Arc::new(opened?)),
+            }
+        }
+        let Some(file) = &self.file else { return Ok(0) };
+        let place = self.place + self.rest.len() as u64;
+        // Most of the time there is nothing.
+        if file.metadata()?.len() <= place {
+            return Ok(0);
+        }
+        let file = Arc::clone(file);
         let read = tokio::task::spawn_blocking(move || {
             let mut bytes = vec![0; CHUNK];
-            let read = File::open(path).and_then(|mut file| {
-                file.seek(SeekFrom::Start(place))?;
-                file.read(&mut bytes)
-            });
-            bytes.truncate(read.unwrap_or(0));
-            bytes
+            let read = file.read_at(&mut bytes, place)?;
+            bytes.truncate(read);
+            Ok::<_, io::Error>(bytes)
         });
-        let bytes = read.await.ok()?;
+        let bytes = read.await.map_err(io::Error::other)??;
         self.rest.extend_from_slice(&bytes);
-        Some(bytes.len())
+        Ok(bytes.len())
     }
 
     /// The whole lines of what was read.
@@ -140,8 +186,16 @@ impl LogFollower {
             None => return None,
         };
         let rest = self.rest.split_off(end);
-        let text = std::mem::replace(&mut self.rest, rest);
+        let mut text = std::mem::replace(&mut self.rest, rest);
+        let begun = self.place;
         self.place += text.len() as u64;
-        Some(Lines { text, next: self.place })
+        if self.place > self.to {
+            // Only lines that begin before it.
+            let left = usize::try_from(self.to.saturating_sub(begun)).unwrap_or(usize::MAX).max(1);
+            let whole =
+                text[left - 1..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| left + end);
+            text.truncate(whole);
+        }
+        Some(Lines { next: self.place, text })
     }
 }

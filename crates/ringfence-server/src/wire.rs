@@ -88,20 +88,6 @@ impl From<task::StateName> for StateName {
     }
 }
 
-impl From<StateName> for task::StateName {
-    fn from(name: StateName) -> Self {
-        match name {
-            StateName::Queued => Self::Queued,
-            StateName::Running => Self::Running,
-            StateName::Blocked => Self::Blocked,
-            StateName::Done => Self::Done,
-            StateName::Failed => Self::Failed,
-            StateName::Dead => Self::Dead,
-            StateName::Cancelled => Self::Cancelled,
-        }
-    }
-}
-
 /// Who does a task.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -534,7 +520,7 @@ impl From<ringfence_store::Delivery> for Delivery {
         Self {
             id: delivery.id,
             task: delivery.task.to_string(),
-            url: delivery.url,
+            url: ringfence_core::config::shown_url(&delivery.url),
             body: delivery.body,
             state: delivery.state.as_str().to_owned(),
             attempts: delivery.attempts,

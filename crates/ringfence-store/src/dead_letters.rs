@@ -54,8 +54,8 @@ impl DeadLetter {
 
 /// The dead letters.
 pub trait DeadLetters {
-    /// All of them, the newest first.
-    fn letters(&self) -> Result<Vec<DeadLetter>, StoreError>;
+    /// Those of tasks that were added before one, the newest first.
+    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Result<Vec<DeadLetter>, StoreError>;
     /// That of a task.
     fn letter(&self, task: &TaskId) -> Result<DeadLetter, StoreError>;
     /// Throws it away. The task stays dead.

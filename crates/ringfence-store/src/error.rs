@@ -42,7 +42,7 @@ pub enum StoreError {
         error: StepError,
     },
     /// It cannot be forgotten yet.
-    #[error("task {0} cannot be deleted: it has not ended, or another one still waits for it")]
+    #[error("task {0} cannot be deleted: it has not ended, or somebody still waits for it")]
     Awaited(TaskId),
     /// There is no such letter.
     #[error("there is no dead letter of `{0}`")]
@@ -92,7 +92,7 @@ impl StoreError {
             StoreError::NoLetter(_) => "`ringfence dead-letter list` shows all",
             StoreError::NoSuchBefore(_) => "add the tasks in their order",
             StoreError::NeverDone { .. } => "retry that task first",
-            StoreError::Awaited(_) => "cancel it first",
+            StoreError::Awaited(_) => "cancel it first; one whose webhook is still to be delivered can wait",
             StoreError::Full => "free some space on the disk of the state directory",
             StoreError::Newer { .. } => "use the newer ringfence that made it, or another RINGFENCE_HOME",
             StoreError::Damaged { .. } => {

@@ -163,8 +163,12 @@ impl Runs {
 
     /// The run that a person means: `last`, an id, or how exactly one id begins or ends.
     pub fn find(&self, text: &str) -> Result<RunId, RunsError> {
-        let ids = self.list()?;
         let unknown = || RunsError::Unknown(text.to_owned());
+        // Mostly it is named whole.
+        if let Some(id) = text.parse().ok().filter(|id| self.directory(id).is_dir()) {
+            return Ok(id);
+        }
+        let ids = self.list()?;
         if text == "last" {
             return ids.into_iter().next().ok_or_else(unknown);
         }

@@ -286,7 +286,7 @@ fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
         assert_ne!(store.next_deliveries(9).unwrap()[0].id, next.id);
         for round in 1..=3 {
             change(store, &id, Incident::Retry, at(4)).unwrap();
-            assert!(store.letters().unwrap().is_empty());
+            assert!(store.letters(None, 9).unwrap().is_empty());
             claim(store, 1, at(4));
             change(store, &id, failed(1 + round, FailureClass::AuthRequired), at(4)).unwrap();
         }

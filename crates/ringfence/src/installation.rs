@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use ringfence_backends::{GateProgram, Surroundings, VARIABLES, settings_keys};
 use ringfence_core::config::{
     BrokerSettings, Document, Keys, Layer, Layers, Settings, Source, environment_layer, system_layer,
@@ -19,10 +19,11 @@ use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{Listener, Rules, SystemConfig};
+use serde_json::Value;
 
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
-use crate::report::unstored;
+use crate::report::{advise, unstored};
 
 /// The name of the settings file in its directory.
 const SETTINGS: &str = "settings.json";
@@ -104,6 +105,15 @@ impl Installation {
 
     /// All layers of settings for a workspace, without flags. Each project's file can only tighten what is around it.
     pub(crate) fn layers_for(&self, workspace: &Path) -> anyhow::Result<Layers> {
+        let rows = match Sqlite::system_marker(&self.state).exists() {
+            true => self.store()?.system_config()?,
+            false => Vec::new(),
+        };
+        self.layers_with(workspace, &rows)
+    }
+
+    /// The same, with these settings of the running system.
+    pub(crate) fn layers_with(&self, workspace: &Path, rows: &[(String, Value)]) -> anyhow::Result<Layers> {
         let keys = settings_keys();
         let mut layers = Layers::built_in(keys.clone());
         if let Some(document) = read_document(&self.user_settings(), &keys)? {
@@ -119,9 +129,8 @@ impl Installation {
                 layers.push(layer)?;
             }
         }
-        if Sqlite::system_marker(&self.state).exists() {
-            let rows = self.store()?.system_config()?;
-            layers.push(system_layer(&layers, &rows)?)?;
+        if !rows.is_empty() {
+            layers.push(system_layer(&layers, rows)?)?;
         }
         let environment = environment_layer(&layers, &|name| self.env.get(name).cloned())?;
         layers.push(environment)?;
@@ -246,6 +255,17 @@ impl Installation {
         self.remote().is_some()
     }
 
+    /// For what is done on the daemon's own machine alone.
+    pub(crate) fn here(&self, verb: &str) -> anyhow::Result<()> {
+        match self.remote() {
+            None => Ok(()),
+            Some(url) => Err(advise(
+                anyhow!("`{verb}` is for the daemon of this machine, and RINGFENCE_URL names {url}"),
+                "do it there, or unset RINGFENCE_URL",
+            )),
+        }
+    }
+
     /// Whether somebody takes tasks.
     pub(crate) fn has_daemon(&self) -> bool {
         self.is_remote() || crate::cli::is_running(self)
@@ -255,9 +275,10 @@ impl Installation {
     pub(crate) fn desk(&self) -> anyhow::Result<Box<dyn Desk>> {
         match self.remote() {
             Some(url) => {
-                let token = self.env.get("RINGFENCE_TOKEN").map(String::as_str);
+                let variable = |name: &str| self.env.get(name).map(String::as_str);
                 let roots = self.outside(&self.settings()?.broker)?.roots;
-                Ok(Box::new(Remote::new(url, token, &roots).map_err(crate::desk::told)?))
+                let (token, key) = (variable("RINGFENCE_TOKEN"), variable("RINGFENCE_API_KEY"));
+                Ok(Box::new(Remote::new(url, token, key, &roots).map_err(crate::desk::told)?))
             }
             None => Ok(Box::new(Local { installation: self.clone() })),
         }

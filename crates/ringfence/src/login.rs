@@ -10,7 +10,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::policy::Credentials;
 use ringfence_core::units::Seconds;
-use ringfence_egress::{LoginReport, LoginTool};
+use ringfence_egress::{LoginError, LoginReport, LoginTool};
 use ringfence_engine::{Observer, Work};
 use ringfence_server::desk::{LoginCheck, LoginClass};
 use ringfence_store::runs::Runs;
@@ -28,11 +28,14 @@ struct Found {
     class: LoginClass,
     message: String,
     remedy: Option<String>,
+    /// Whether the CLI could be run at all.
+    ran: bool,
 }
 
 impl Found {
     fn new(class: LoginClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), remedy: None }
+        let ran = matches!(class, LoginClass::Ok | LoginClass::LoginRequired | LoginClass::Expired);
+        Self { class, message: message.into(), remedy: None, ran }
     }
 
     fn with_remedy(self, remedy: impl Into<String>) -> Self {
@@ -72,7 +75,7 @@ pub(crate) fn check(
     let authenticated = found.class == LoginClass::Ok;
     Ok(LoginCheck {
         cli: name.to_owned(),
-        available: matches!(found.class, LoginClass::Ok | LoginClass::LoginRequired | LoginClass::Expired),
+        available: found.ran,
         authenticated,
         class: found.class,
         checked_at: jiff::Timestamp::now().to_string(),
@@ -102,22 +105,26 @@ fn look(asked: &Asked<'_>, cli: &'static dyn AgentCli, mode: Mode) -> anyhow::Re
         return Ok(failed(cli, mode, failure));
     }
     let names = runs.record(&result.run).map(|record| record.env_names).unwrap_or_default();
-    let key = facts.login.env.iter().find(|name| names.iter().any(|seen| seen == *name));
-    Ok(match (answered(&facts.login, &result, &heard), key) {
-        (Some(true), _) | (_, Some(_)) => valid(asked, cli, policy.credentials, key.copied())?,
-        (Some(false), None) => {
+    let set = |name: &str| asked.installation.env.get(name).is_some_and(|value| !value.trim().is_empty());
+    let key =
+        facts.login.env.iter().find(|name| names.iter().any(|seen| seen == *name) && set(name)).copied();
+    let answer = answered(&facts.login, &result, &heard);
+    Ok(match (answer, key) {
+        (Some(true), _) => valid(asked, cli, policy.credentials, key)?,
+        (Some(false), Some(_)) if facts.login.ignores_keys => valid(asked, cli, policy.credentials, key)?,
+        (Some(false), _) => {
             Found::new(LoginClass::LoginRequired, format!("{} has no login {}", facts.name, place(mode)))
                 .with_remedy(facts.login.remedy)
         }
-        (None, None) => Found::new(
-            LoginClass::Unknown,
-            format!(
-                "`{program} {}` said nothing that is known: {}",
-                facts.login.question.join(" "),
-                heard.first_line()
-            ),
-        )
-        .with_remedy(format!("ask it yourself: `{program} {}`", facts.login.question.join(" "))),
+        (None, _) => {
+            let question = facts.login.question.join(" ");
+            let said = heard.first_line();
+            let found = Found::new(
+                LoginClass::Unknown,
+                format!("`{program} {question}` said nothing that is known: {said}"),
+            );
+            Found { ran: true, ..found.with_remedy(format!("ask it yourself: `{program} {question}`")) }
+        }
     })
 }
 
@@ -153,7 +160,7 @@ fn failed(cli: &dyn AgentCli, mode: Mode, failure: Failure) -> Found {
         LoginClass::LoginRequired => Some(cli.facts().login.remedy.to_owned()),
         _ => None,
     };
-    Found { class, message: failure.message, remedy: own.or(failure.remedy) }
+    Found { remedy: own.or(failure.remedy), ..Found::new(class, failure.message) }
 }
 
 /// What the CLI says it has, looked at where the real thing is. A login that has run out is refreshed, as the first task
@@ -184,6 +191,15 @@ fn valid(
         (true, true) if credentials != Credentials::None => {
             match tool.refresh(&outside.connect_to, &outside.roots) {
                 Ok(report) => Ok(Found::new(LoginClass::Ok, good(name, key, &report))),
+                // Who cannot be reached has not said no.
+                Err(error @ LoginError::Unreachable { .. }) => Ok(Found {
+                    ran: true,
+                    ..Found::new(
+                        LoginClass::Unknown,
+                        format!("the login of {name} has to be refreshed: {error}"),
+                    )
+                    .with_remedy("check the network, and look again")
+                }),
                 Err(error) => {
                     let found = expired(cli, &report);
                     Ok(Found {

@@ -13,6 +13,7 @@ mod keys;
 mod layers;
 mod schema;
 mod settings;
+mod shown;
 mod system;
 
 pub use document::{Document, Located};
@@ -27,4 +28,5 @@ pub use settings::{
     AgentSettings, BrokerSettings, ExecutorSettings, LogFormat, PolicyChoice, Provider, QueueSettings,
     SandboxSettings, ServerSettings, Settings, SettingsError, WorkspaceKind,
 };
+pub use shown::{shown, shown_url};
 pub use system::{SystemError, system_key, system_layer, system_value};

@@ -107,7 +107,7 @@ pub enum BadSpec {
     #[error("`{0}` is not a valid {1}: 1 to 200 visible characters")]
     Name(String, &'static str),
     /// An address that nobody could be told at.
-    #[error("`{0}` is not an address that starts with http:// or https://")]
+    #[error("`{0}` is not an address that starts with http:// or https:// and names a host alone")]
     Webhook(String),
     /// A directory that could mean anything.
     #[error("the directory {0} is not an absolute path")]
@@ -153,7 +153,13 @@ impl TaskSpec {
                 return Err(BadSpec::Name(name.clone(), what));
             }
         }
-        if let Some(address) = self.webhook.as_ref().filter(|address| !crate::config::is_url(address)) {
+        // Who is told is named by a host alone: a secret in the name would be seen by all who see the task.
+        let tellable = |address: &str| {
+            let authority =
+                address.split_once("://").map(|(_, rest)| rest.split('/').next().unwrap_or_default());
+            crate::config::is_url(address) && authority.is_some_and(|authority| !authority.contains('@'))
+        };
+        if let Some(address) = self.webhook.as_ref().filter(|address| !tellable(address)) {
             return Err(BadSpec::Webhook(address.clone()));
         }
         if let Some(path) = self.directory.as_ref().filter(|path| !path.is_absolute()) {
@@ -231,6 +237,7 @@ mod tests {
         assert!(matches!(with(|spec| spec.key = Some("a b".into())), Err(BadSpec::Name(_, "key"))));
         assert!(matches!(with(|spec| spec.lane = Some(String::new())), Err(BadSpec::Name(_, "lane"))));
         assert!(matches!(with(|spec| spec.webhook = Some("ftp://x".into())), Err(BadSpec::Webhook(_))));
+        assert!(matches!(with(|spec| spec.webhook = Some("http://u:p@h/".into())), Err(BadSpec::Webhook(_))));
         assert!(matches!(with(|spec| spec.directory = Some("x".into())), Err(BadSpec::Directory(_))));
         assert!(matches!(
             with(|spec| spec.max_attempts = Some(0)),

@@ -37,6 +37,7 @@ enum By {
 
 /// Which sums.
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
     /// By what to sum; by day if not said.

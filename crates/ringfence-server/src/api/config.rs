@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::access::Who;
 use crate::app::App;
-use crate::desk::{Refusal, RefusalKind, Setting};
+use crate::deeds::{Settled, is_changeable};
+use crate::desk::Setting;
 use crate::input::{Asker, Body};
 use crate::problem::Problem;
 
@@ -56,21 +55,9 @@ pub(super) struct Updates {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Changed {
     config: BTreeMap<String, String>,
-    /// Whether it is in force only after a restart. It never is: settings are in force from the next task.
+    /// Whether it is in force only after a restart of the daemon; most are from the next task on.
     requires_restart: bool,
     warnings: Vec<String>,
-}
-
-/// Keys that say which programs the host runs, whom it trusts and where its secrets are: they are changed on the machine.
-pub(crate) fn is_changeable(key: &str) -> bool {
-    let mut parts = key.split('.');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some("EXECUTION_ENVIRONMENT"), None, None) => true,
-        (Some("sandbox" | "executor"), ..) => true,
-        (Some("queue"), Some(name), None) => name != "webhook_secret_file",
-        (Some("agents"), Some(_), Some(name)) => name != "command" && name != "working_directory",
-        _ => false,
-    }
 }
 
 fn config(settings: &[Setting]) -> BTreeMap<String, String> {
@@ -105,35 +92,8 @@ pub(super) async fn change(
     Asker(who): Asker,
     Body(Updates { updates }): Body<Updates>,
 ) -> Result<Json<Changed>, Problem> {
-    let updates = updates.into_iter().collect();
-    let warnings = change_settings(&app, who, updates).await?;
+    let settled = app.change_settings(who, updates.into_iter().collect()).await?;
     let settings = app.ask(|house| house.settings()).await?;
-    Ok(Json(Changed { config: config(&settings), requires_restart: false, warnings }))
-}
-
-/// Changes settings, for the API and for the pages; the answer is what to know about it.
-pub(crate) async fn change_settings(
-    app: &App,
-    who: Who,
-    updates: Vec<(String, Option<String>)>,
-) -> Result<Vec<String>, Problem> {
-    let changed = app.ask(move |house| {
-        let known = house.setting_keys(&updates)?;
-        if let Some((name, _)) = known.iter().find(|(_, key)| !is_changeable(key)) {
-            return Err(Refusal::new(RefusalKind::Forbidden, format!("Key not allowed: {name}")));
-        }
-        house.change_settings(&updates)
-    });
-    let changed = changed.await.map_err(|problem| match problem.status() {
-        // As the documents have it.
-        StatusCode::FORBIDDEN => Problem::new(StatusCode::BAD_REQUEST, "key_not_allowed", problem.detail())
-            .with_remedy(
-                "`GET /config` says which keys are changeable; the others are changed on the machine",
-            ),
-        _ => problem,
-    })?;
-    for change in &changed.changes {
-        app.audit(who, "config.change", &change.key, change.before.clone(), change.after.clone()).await;
-    }
-    Ok(changed.warnings)
+    let Settled { requires_restart, warnings } = settled;
+    Ok(Json(Changed { config: config(&settings), requires_restart, warnings }))
 }

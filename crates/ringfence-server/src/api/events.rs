@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::input::Asked;
+use crate::input::{Asked, last_seen};
 use crate::problem::Problem;
 use crate::stream::EventFollower;
 use crate::wire;
@@ -23,6 +23,7 @@ const LONGEST_WAIT: u64 = 50;
 
 /// Which events.
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
     /// After this id; from now on, if not said. A stream that was cut off goes on by `Last-Event-ID`.
@@ -56,8 +57,7 @@ pub(super) async fn events(
     let newest = *app.last_event.borrow();
     let text = |name| headers.get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
     if text(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/event-stream")) {
-        let seen = text(header::HeaderName::from_static("last-event-id")).and_then(|id| id.parse().ok());
-        let after = seen.or(which.after).unwrap_or(newest);
+        let after = last_seen(&headers)?.or(which.after).unwrap_or(newest);
         return Ok(follow(&app, after).into_response());
     }
     let limit = which.limit.unwrap_or(100);

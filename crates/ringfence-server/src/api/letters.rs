@@ -3,12 +3,11 @@
 use axum::Json;
 use axum::extract::State;
 use ringfence_core::ids::TaskId;
-use serde::Serialize;
-use serde_json::{Value, json};
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::input::{Asker, Named};
+use crate::input::{Asked, Asker, Named};
 use crate::problem::Problem;
 use crate::wire;
 
@@ -17,6 +16,22 @@ use crate::wire;
 pub(super) struct Letters {
     tasks: Vec<wire::DeadLetter>,
     webhooks: Vec<wire::Delivery>,
+    /// What to ask for next as `before`; left out at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Which of them.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Which {
+    /// Of tasks that were added before this one: what `next` said.
+    #[param(pattern = "^[0-9]{1,18}$")]
+    before: Option<String>,
+    /// How many at most: 1 to 1000, 50 if not said.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
 }
 
 /// One of them.
@@ -38,12 +53,29 @@ pub(super) struct Retried {
 }
 
 /// The dead letters, the newest first.
-#[utoipa::path(get, path = "/dead-letter", tag = "tasks", responses((status = 200, body = Letters, description = "All of them.")))]
-pub(super) async fn list(State(app): State<App>) -> Result<Json<Letters>, Problem> {
-    let letters = app.ask(|house| house.letters()).await?;
+#[utoipa::path(get, path = "/dead-letter", tag = "tasks", params(Which), responses((status = 200, body = Letters, description = "All of them.")))]
+pub(super) async fn list(
+    State(app): State<App>,
+    Asked(which): Asked<Which>,
+) -> Result<Json<Letters>, Problem> {
+    let limit = which.limit.unwrap_or(50);
+    if !(1..=1000).contains(&limit) {
+        return Err(Problem::invalid("`limit` is a number from 1 to 1000"));
+    }
+    let before: Option<TaskId> = which
+        .before
+        .map(|id| id.parse().map_err(|_| Problem::invalid("`before` is no task's number")))
+        .transpose()?;
+    let letters = app.ask(move |house| house.letters(before.as_ref(), limit)).await?;
+    let next = letters
+        .tasks
+        .last()
+        .filter(|_| letters.tasks.len() == limit)
+        .map(|letter| letter.task.id.to_string());
     Ok(Json(Letters {
         tasks: letters.tasks.into_iter().map(Into::into).collect(),
         webhooks: letters.webhooks.into_iter().map(Into::into).collect(),
+        next,
     }))
 }
 
@@ -64,14 +96,7 @@ pub(super) async fn retry(
     Asker(who): Asker,
     Named(id): Named<TaskId>,
 ) -> Result<Json<Retried>, Problem> {
-    let task = app
-        .ask(move |house| {
-            house.letter(&id)?;
-            house.retry(&id)
-        })
-        .await?;
-    app.audit(who, "dead-letter.retry", task.id.as_str(), json!("dead"), json!(task.life.state.name())).await;
-    Ok(Json(Retried { task: task.into() }))
+    Ok(Json(Retried { task: app.retry_letter(who, id).await?.into() }))
 }
 
 /// Throws a dead letter away. The task stays dead.
@@ -81,7 +106,6 @@ pub(super) async fn discard(
     Asker(who): Asker,
     Named(id): Named<TaskId>,
 ) -> Result<Json<Discarded>, Problem> {
-    let id = app.ask(move |house| house.discard(&id).map(|()| id)).await?;
-    app.audit(who, "dead-letter.discard", id.as_str(), json!("dead"), Value::Null).await;
+    app.discard_letter(who, id).await?;
     Ok(Json(Discarded { discarded: true }))
 }

@@ -9,8 +9,6 @@ mod runs;
 mod system;
 mod tasks;
 
-pub(crate) use config::{change_settings, is_changeable};
-
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use utoipa::OpenApi;
@@ -105,9 +103,9 @@ fn complete(document: &mut utoipa::openapi::OpenApi) {
     for (path, item) in &mut document.paths.paths {
         let open = path.starts_with("/health");
         let operations = [
-            (&mut item.get, &["422"][..]),
-            (&mut item.post, &["400", "409", "413", "415", "422"]),
-            (&mut item.patch, &["400", "409", "413", "415", "422"]),
+            (&mut item.get, &["409", "422"][..]),
+            (&mut item.post, &["400", "408", "409", "413", "415", "422"]),
+            (&mut item.patch, &["400", "408", "409", "413", "415", "422"]),
             (&mut item.delete, &["409", "422"]),
         ];
         for (operation, more) in operations {
@@ -141,6 +139,7 @@ fn promise(operation: &mut Operation, status: &str) {
         "401" => "A key or token is needed, or is wrong.",
         "403" => "Not from here.",
         "404" => "Nobody knows it.",
+        "408" => "The body did not come in time.",
         "409" => "It cannot be done as things are.",
         "413" => "The body is too large.",
         "415" => "The body is not JSON.",

@@ -10,12 +10,12 @@ use futures_util::{StreamExt, stream};
 use ringfence_core::ids::RunId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::convert::Infallible;
+use std::io;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::desk::{FileChange, RunRow, RunView};
-use crate::input::{Asked, Named};
+use crate::input::{Asked, Named, last_seen};
 use crate::problem::Problem;
 use crate::stream::LogFollower;
 use crate::wire;
@@ -71,6 +71,7 @@ pub(super) struct RunBody {
 
 /// Which runs.
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
     /// Begun before this one: what `next` said.
@@ -125,10 +126,13 @@ pub(super) async fn record(State(app): State<App>, Named(run): Named<RunId>) -> 
 
 /// Which part of a log.
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Part {
-    /// From this byte on.
+    /// From this byte on: the beginning of a line.
     from: Option<u64>,
+    /// No line that begins at this byte or after it.
+    to: Option<u64>,
     /// Go on until the run is over.
     follow: Option<bool>,
 }
@@ -147,21 +151,21 @@ pub(super) async fn log(
 ) -> Result<Response, Problem> {
     let run = view(&app, run).await?.record.run;
     let text = |name| headers.get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
-    let seen = text(header::HeaderName::from_static("last-event-id")).and_then(|id| id.parse().ok());
-    let from = seen.or(part.from).unwrap_or(0);
-    let follower = LogFollower::new(&app, run, from, part.follow.unwrap_or(false));
+    let from = last_seen(&headers)?.or(part.from).unwrap_or(0);
+    let follower = LogFollower::new(&app, run, from, part.to, part.follow.unwrap_or(false));
     if text(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/event-stream")) {
         let parts =
             stream::unfold(follower, |mut follower| async move { Some((follower.next().await?, follower)) });
         let events = parts.map(|lines| {
+            let lines = lines?;
             let text = String::from_utf8_lossy(&lines.text);
-            Ok::<_, Infallible>(Event::default().id(lines.next.to_string()).data(text.trim_end_matches('\n')))
+            Ok::<_, io::Error>(Event::default().id(lines.next.to_string()).data(text.trim_end_matches('\n')))
         });
         let end = stream::once(async { Ok(Event::default().event("end").data("over")) });
         return Ok(Sse::new(events.chain(end)).keep_alive(KeepAlive::default()).into_response());
     }
     let parts = stream::unfold(follower, |mut follower| async move {
-        Some((Ok::<_, Infallible>(follower.next().await?.text), follower))
+        Some((follower.next().await?.map(|lines| lines.text), follower))
     });
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(parts)).into_response())
 }

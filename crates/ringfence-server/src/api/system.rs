@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -106,12 +106,7 @@ pub(super) async fn start(
     Asker(who): Asker,
     Named(name): Named<String>,
 ) -> Result<Json<Started>, Problem> {
-    let asked = name.clone();
-    let answer = app.ask(move |house| house.start_process(&asked)).await?;
-    let before = if answer.already_running { "running" } else { "not running" };
-    let after = answer.skipped.clone().unwrap_or_else(|| "running".to_owned());
-    app.audit(who, "process.start", &name, json!(before), json!(after)).await;
-    Ok(Json(answer.into()))
+    Ok(Json(app.start_process(who, name).await?.into()))
 }
 
 /// Stops a process. The task that it does goes back into the queue.
@@ -121,10 +116,7 @@ pub(super) async fn stop(
     Asker(who): Asker,
     Named(name): Named<String>,
 ) -> Result<Json<ProcessBody>, Problem> {
-    let asked = name.clone();
-    let answer = app.ask(move |house| house.stop_process(&asked)).await?;
-    app.audit(who, "process.stop", &name, Value::Null, json!("stopped")).await;
-    Ok(Json(ProcessBody { process: answer.process.into() }))
+    Ok(Json(ProcessBody { process: app.stop_process(who, name).await?.process.into() }))
 }
 
 /// What came of stopping all.
@@ -141,8 +133,7 @@ pub(super) struct StoppedAll {
 /// Stops all processes. Their runs are ended, their tasks go back into the queue.
 #[utoipa::path(post, path = "/system/processes/stop-all", tag = "system", responses((status = 200, body = StoppedAll, description = "They are stopped.")))]
 pub(super) async fn stop_all(State(app): State<App>, Asker(who): Asker) -> Result<Json<StoppedAll>, Problem> {
-    let done = app.ask(|house| house.stop_all()).await?;
-    app.audit(who, "process.stop-all", "all", json!(done.stopped), json!("stopped")).await;
+    let done = app.stop_all(who).await?;
     Ok(Json(StoppedAll {
         message: format!("Stopped {} process(es)", done.stopped.len()),
         stopped: done.stopped,
@@ -154,6 +145,7 @@ pub(super) async fn stop_all(State(app): State<App>, Asker(who): Asker) -> Resul
 
 /// How much of a log.
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Much {
     /// How many lines at most: 1 to 2000, 200 if not said.
@@ -205,7 +197,7 @@ pub(super) struct Modes {
 /// Where agents can run, and what each mode keeps on this machine.
 #[utoipa::path(get, path = "/system/modes", tag = "system", responses((status = 200, body = Modes, description = "All of them.")))]
 pub(super) async fn modes(State(app): State<App>) -> Result<Json<Modes>, Problem> {
-    let modes = app.ask(|house| house.modes()).await?;
+    let modes = app.modes().await?;
     let rows = modes.into_iter().map(|mode| ModeRow {
         mode: json!(mode.mode),
         boundary: mode.boundary,
@@ -266,7 +258,7 @@ impl From<FindingGroup> for Group {
 /// What works on this machine, and what to do about the rest.
 #[utoipa::path(get, path = "/system/doctor", tag = "system", responses((status = 200, body = Doctor, description = "What was found.")))]
 pub(super) async fn doctor(State(app): State<App>) -> Result<Json<Doctor>, Problem> {
-    let report = app.ask(|house| house.doctor()).await?;
+    let report = app.doctor().await?;
     Ok(Json(Doctor {
         passed: report.passed,
         mode: json!(report.mode),
@@ -277,6 +269,7 @@ pub(super) async fn doctor(State(app): State<App>) -> Result<Json<Doctor>, Probl
 
 /// Which mode.
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
     /// Instead of the one in use.
@@ -291,21 +284,12 @@ pub(super) async fn probe(
     Asker(who): Asker,
     Asked(which): Asked<Which>,
 ) -> Result<Json<Value>, Problem> {
-    let mode = which.mode.map(Into::into);
-    let report = app.ask(move |house| house.probe(mode)).await?;
-    app.audit(
-        who,
-        "system.probe",
-        report["mode"].as_str().unwrap_or_default(),
-        Value::Null,
-        report["broken_claims"].clone(),
-    )
-    .await;
-    Ok(Json(report))
+    Ok(Json(app.probe(who, which.mode.map(Into::into)).await?))
 }
 
 /// Where to look.
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Where {
     /// On the host or where tasks have a sandbox; the current one, if not said.
@@ -357,7 +341,7 @@ impl From<LoginCheck> for AuthBody {
 #[utoipa::path(get, path = "/system/{cli}/auth", tag = "system", params(("cli" = String, Path, description = "`claude`, `codex` or `opencode`.", pattern = "^(claude|codex|opencode)$"), Where), responses((status = 200, body = AuthBody, description = "What was found.")))]
 pub(super) async fn auth(
     State(app): State<App>,
-    Path(cli): Path<String>,
+    Named(cli): Named<String>,
     Asked(place): Asked<Where>,
 ) -> Result<Json<AuthBody>, Problem> {
     Ok(Json(app.login(&cli, place.environment.map(Into::into)).await?.into()))

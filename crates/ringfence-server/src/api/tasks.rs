@@ -8,7 +8,6 @@ use ringfence_core::ids::TaskId;
 use ringfence_core::task::TaskSpec;
 use ringfence_store::Filter;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
@@ -50,7 +49,7 @@ pub(super) struct TaskPage {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Batch {
-    #[schema(value_type = Vec<wire::TaskSpec>)]
+    #[schema(value_type = Vec<wire::TaskSpec>, max_items = 10_000)]
     tasks: Vec<TaskSpec>,
 }
 
@@ -71,6 +70,7 @@ pub(super) struct AddedRow {
 
 /// Which tasks.
 #[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
     /// In this state; several are separated by commas.
@@ -134,21 +134,11 @@ pub(super) async fn add(
     Asker(who): Asker,
     Body(spec): Body<TaskSpec>,
 ) -> Result<Response, Problem> {
-    let (task, existed) = app
-        .ask(move |house| {
-            let added = house.add(vec![spec])?;
-            let first = added.into_iter().next();
-            let added = first.ok_or_else(|| {
-                crate::desk::Refusal::new(crate::desk::RefusalKind::Internal, "nothing was added")
-            })?;
-            Ok((house.task(&added.task)?, added.existed))
-        })
-        .await?;
-    if !existed {
-        app.audit(who, "task.add", task.id.as_str(), Value::Null, json!(task.life.state.name())).await;
-    }
-    let status = if existed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(AddedBody { task: task.into(), existed })).into_response())
+    let added = app.add_tasks(who, vec![spec]).await?;
+    let added = added.into_iter().next().ok_or_else(|| Problem::invalid("nothing was added"))?;
+    let task = app.ask(move |house| house.task(&added.task)).await?;
+    let status = if added.existed { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(AddedBody { task: task.into(), existed: added.existed })).into_response())
 }
 
 /// Adds many tasks, all or none.
@@ -158,8 +148,7 @@ pub(super) async fn add_many(
     Asker(who): Asker,
     Body(Batch { tasks }): Body<Batch>,
 ) -> Result<Response, Problem> {
-    let added = app.ask(move |house| house.add(tasks)).await?;
-    app.audit(who, "task.add", &format!("{} tasks", added.len()), Value::Null, json!(added)).await;
+    let added = app.add_tasks(who, tasks).await?;
     let rows =
         added.into_iter().map(|added| AddedRow { task: added.task.to_string(), existed: added.existed });
     Ok((StatusCode::CREATED, Json(BatchBody { added: rows.collect() })).into_response())
@@ -182,16 +171,7 @@ pub(super) async fn cancel(
     Asker(who): Asker,
     Named(id): Named<TaskId>,
 ) -> Result<Json<TaskBody>, Problem> {
-    let (before, task) = app.ask(move |house| Ok((house.task(&id)?, house.cancel(&id)?))).await?;
-    app.audit(
-        who,
-        "task.cancel",
-        task.id.as_str(),
-        json!(before.life.state.name()),
-        json!(task.life.state.name()),
-    )
-    .await;
-    Ok(Json(TaskBody { task: task.into() }))
+    Ok(Json(TaskBody { task: app.cancel_task(who, id).await?.into() }))
 }
 
 /// Puts a task that failed or was cancelled into the queue again.
@@ -201,16 +181,7 @@ pub(super) async fn retry(
     Asker(who): Asker,
     Named(id): Named<TaskId>,
 ) -> Result<Json<TaskBody>, Problem> {
-    let (before, task) = app.ask(move |house| Ok((house.task(&id)?, house.retry(&id)?))).await?;
-    app.audit(
-        who,
-        "task.retry",
-        task.id.as_str(),
-        json!(before.life.state.name()),
-        json!(task.life.state.name()),
-    )
-    .await;
-    Ok(Json(TaskBody { task: task.into() }))
+    Ok(Json(TaskBody { task: app.retry_task(who, id).await?.into() }))
 }
 
 /// What was deleted.
@@ -226,13 +197,6 @@ pub(super) async fn delete(
     Asker(who): Asker,
     Named(id): Named<TaskId>,
 ) -> Result<Json<Deleted>, Problem> {
-    let (id, before) = app
-        .ask(move |house| {
-            let before = house.task(&id)?;
-            house.forget(&id)?;
-            Ok((id, before))
-        })
-        .await?;
-    app.audit(who, "task.delete", id.as_str(), json!(before.life.state.name()), Value::Null).await;
+    app.delete_task(who, id).await?;
     Ok(Json(Deleted { deleted: true }))
 }

@@ -3,16 +3,19 @@
 use axum::extract::State;
 use axum::response::Response;
 use maud::html;
-use serde_json::{Value, json};
+use ringfence_core::mode::{Mode, UnknownMode};
+use serde::Deserialize;
+use serde_json::Value;
 
-use super::view::Page;
+use super::view::{Page, badge};
 use super::{Form, Nothing, Site, Visitor, Wrong, back};
 use crate::app::lock;
+use crate::problem::Problem;
 
 const HERE: &str = "/ui/compare";
 
 pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
-    let modes = app.ask(|house| house.modes()).await?;
+    let modes = app.modes().await?;
     let of_all = modes.iter().flat_map(|mode| mode.promises.iter().map(|(promise, _)| promise));
     let mut promises: Vec<&String> = Vec::new();
     of_all.for_each(|promise| {
@@ -60,6 +63,11 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
         }
         section.card {
             h2 { "Modes" }
+            form.line method="post" action="/ui/compare/probe" data-busy="Trying…" {
+                (visitor.token())
+                label { "Try to break every promise of" select name="mode" { @for mode in modes.iter().filter(|mode| mode.available) { option value=(mode.mode) selected[mode.in_use] { (mode.mode) } } } }
+                button type="submit" { "Probe" }
+            }
             dl.facts { @for mode in &modes { dt { (mode.mode) } dd { (mode.boundary) " " small { "needs " (mode.needs) @if let Some(hint) = &mode.hint { " · " (hint) } } } } }
         }
     };
@@ -67,14 +75,38 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
 }
 
 pub(super) async fn measure(State(app): Site, visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Response {
-    let said = match app.ask(|house| house.compare()).await {
-        Ok(timings) => {
-            let measured = timings.iter().filter(|timing| timing.median_ms.is_some()).count();
-            app.audit(visitor.who, "system.compare", "modes", Value::Null, json!(measured)).await;
-            *lock(&app.timings) = timings;
-            Ok(format!("{measured} modes were measured."))
+    let measured = app.measure(visitor.who).await;
+    back(&visitor, HERE, measured.map(|count| format!("{count} modes were measured.")))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Which {
+    mode: String,
+}
+
+/// Tries to break each promise of a mode, and shows what held.
+pub(super) async fn probe(
+    State(app): Site,
+    visitor: Visitor,
+    Form(which): Form<Which>,
+) -> Result<Page, Wrong> {
+    let mode: Mode = which.mode.parse().map_err(|error: UnknownMode| Problem::invalid(error.to_string()))?;
+    let report = app.probe(visitor.who, Some(mode)).await?;
+    let rows = report["promises"].as_array().cloned().unwrap_or_default();
+    let text = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
+    let body = html! {
+        h1 { "Probe of " (mode) }
+        section.card {
+            p { (badge(if report["broken_claims"] == 0 { "ok" } else { "broken" })) " " (report["broken_claims"]) " claims broken" }
+            div.scroll { table {
+                thead { tr { th { "Promise" } th { "" } th { "By" } th.count { "Attempts" } } }
+                tbody { @for row in &rows { tr {
+                    td { (text(row, "promise")) } td { (badge(&text(row, "state"))) } td { (text(row, "mechanism")) } td.count { (row["attempts"]) }
+                } } }
+            } }
+            details { summary { "All of it" } pre.text { (serde_json::to_string_pretty(&report).unwrap_or_default()) } }
+            p { a href=(HERE) { "Back" } }
         }
-        Err(problem) => Err(problem),
     };
-    back(&visitor, HERE, said)
+    Ok(Page::new(&visitor, HERE, "Probe", &body))
 }

@@ -4,7 +4,6 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use maud::html;
 use ringfence_core::ids::TaskId;
-use serde_json::{Value, json};
 
 use super::overview::what;
 use super::view::{Page, act as button, ago, line};
@@ -15,12 +14,12 @@ use crate::problem::Problem;
 const MOST: usize = 200;
 
 pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
-    let letters = app.ask(|house| house.letters()).await?;
+    let letters = app.ask(|house| house.letters(None, MOST)).await?;
     let body = html! {
         h1 { "Dead letters" }
         section.card id="letters" data-live {
             @if letters.tasks.is_empty() { p.empty { "None: every task that ended was done or cancelled." } }
-            @for letter in letters.tasks.iter().take(MOST) {
+            @for letter in &letters.tasks {
                 article.letter {
                     header {
                         a href={ "/ui/tasks/" (letter.task.id) } { "Task " (letter.task.id) } " "
@@ -33,7 +32,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
                     div.failure { strong { (letter.failure.class) } p { (letter.failure.message) } @if let Some(remedy) = &letter.failure.remedy { p.remedy { (remedy) } } }
                 }
             }
-            @if letters.tasks.len() > MOST { p.empty { (letters.tasks.len() - MOST) " more: `ringfence dead-letter list`" } }
+            @if letters.tasks.len() == MOST { p.empty { "Older ones: `ringfence dead-letter list`" } }
         }
         @if !letters.webhooks.is_empty() {
             section.card {
@@ -52,28 +51,18 @@ pub(super) async fn act(
     visitor: Visitor,
     Path((id, what)): Path<(String, String)>,
     Form(Nothing {}): Form<Nothing>,
-) -> Response {
-    let Ok(id) = id.parse::<TaskId>() else {
-        return back(&visitor, "/ui/dead-letters", Err(Problem::not_found("there is no such letter")));
-    };
-    let retries = what == "retry";
-    let done = app
-        .ask(move |house| {
-            house.letter(&id)?;
-            if retries { house.retry(&id).map(|_| id) } else { house.discard(&id).map(|()| id) }
-        })
-        .await;
-    let said = match done {
-        Ok(id) => {
-            let after = if retries { json!("queued") } else { Value::Null };
-            app.audit(visitor.who, &format!("dead-letter.{what}"), id.as_str(), json!("dead"), after).await;
-            Ok(if retries {
-                format!("Task {id} is in the queue again.")
-            } else {
-                format!("The letter of task {id} is gone.")
-            })
+) -> Result<Response, Wrong> {
+    let id: TaskId = id.parse().map_err(|_| Problem::not_found("there is no such letter"))?;
+    let said = match what.as_str() {
+        "retry" => {
+            let task = app.retry_letter(visitor.who, id).await;
+            task.map(|task| format!("Task {} is in the queue again.", task.id))
         }
-        Err(problem) => Err(problem),
+        "discard" => {
+            let gone = app.discard_letter(visitor.who, id).await;
+            gone.map(|id| format!("The letter of task {id} is gone."))
+        }
+        _ => return Err(Problem::not_found("there is no such button").into()),
     };
-    back(&visitor, "/ui/dead-letters", said)
+    Ok(back(&visitor, "/ui/dead-letters", said))
 }

@@ -1,6 +1,7 @@
 //! What keeps pages up to date: a word whenever something happens, and the lines of a log.
 
 use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -12,23 +13,33 @@ use ringfence_core::ids::RunId;
 use serde::Deserialize;
 
 use super::{Site, Wrong, log as lines};
-use crate::input::{Asked, Named};
+use crate::input::{Asked, Named, last_seen};
 use crate::stream::LogFollower;
 
 /// Pages are made anew no more often.
 const CALM: Duration = Duration::from_millis(500);
 
-/// Says that something has changed, as often as it is good to look.
-pub(super) async fn changes(State(app): Site) -> impl IntoResponse {
-    let mut last = app.last_event.clone();
-    last.mark_unchanged();
-    let ticks = stream::unfold(last, |mut last| async move {
-        last.changed().await.ok()?;
+#[derive(Deserialize)]
+pub(super) struct Since {
+    #[serde(default)]
+    after: u64,
+}
+
+/// Says that something has changed since a page was made, as often as it is good to look.
+pub(super) async fn changes(
+    State(app): Site,
+    headers: HeaderMap,
+    Asked(since): Asked<Since>,
+) -> Result<impl IntoResponse, Wrong> {
+    let seen = last_seen(&headers)?.unwrap_or(since.after);
+    let ticks = stream::unfold((app.last_event.clone(), seen), |(mut last, seen)| async move {
+        last.wait_for(|id| *id != seen).await.ok()?;
         tokio::time::sleep(CALM).await;
         let id = *last.borrow_and_update();
-        Some((Ok::<_, Infallible>(Event::default().event("changed").data(id.to_string())), last))
+        let event = Event::default().id(id.to_string()).event("changed").data(id.to_string());
+        Some((Ok::<_, Infallible>(event), (last, id)))
     });
-    Sse::new(ticks).keep_alive(KeepAlive::default())
+    Ok(Sse::new(ticks).keep_alive(KeepAlive::default()))
 }
 
 #[derive(Deserialize)]
@@ -45,13 +56,14 @@ pub(super) async fn log(
     Asked(part): Asked<Part>,
 ) -> Result<impl IntoResponse, Wrong> {
     let run = app.ask(move |house| house.run(run.as_str())).await?.record.run;
-    let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let follower = LogFollower::new(&app, run, seen.unwrap_or(part.from), true);
+    let from = last_seen(&headers)?.unwrap_or(part.from);
+    let follower = LogFollower::new(&app, run, from, None, true);
     let parts =
         stream::unfold(follower, |mut follower| async move { Some((follower.next().await?, follower)) });
     let events = parts.map(|part| {
+        let part = part?;
         let page = lines::lines(&part.text).into_string();
-        Ok::<_, Infallible>(Event::default().id(part.next.to_string()).data(page))
+        Ok::<_, io::Error>(Event::default().id(part.next.to_string()).data(page))
     });
     let end = stream::once(async { Ok(Event::default().event("end").data("over")) });
     Ok(Sse::new(events.chain(end)).keep_alive(KeepAlive::default()))

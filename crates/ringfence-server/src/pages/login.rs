@@ -1,14 +1,15 @@
 //! The way in, where keys are set.
 
+use axum::Extension;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
 
 use super::view::Page;
 use super::{Form, Nothing, Site, Visitor};
-use crate::guard::cookie;
+use crate::guard::{From, cookie_name, with_cookie};
 use crate::sessions::Sessions;
 
 pub(super) async fn page(visitor: Visitor) -> Page {
@@ -36,24 +37,24 @@ pub(super) struct Key {
 pub(super) async fn enter(
     State(app): Site,
     visitor: Visitor,
-    from: axum::Extension<crate::guard::From>,
+    Extension(from): Extension<From>,
+    headers: HeaderMap,
     Form(given): Form<Key>,
 ) -> Response {
-    if !app.access.recognises(given.key.trim()) {
-        visitor.tell(match app.rates.wrong(&from.client) {
-            Ok(()) => "That is no key of this daemon.".to_owned(),
-            Err(wait) => format!("Too many wrong keys: try again in {} s.", wait.as_secs() + 1),
-        });
-        return Redirect::to("/ui/login").into_response();
-    }
+    let said = match app.rates.may_try(&from.client) {
+        Err(wait) => Some(format!("Too many wrong keys: try again in {} s.", wait.as_secs() + 1)),
+        Ok(()) if app.access.recognises(given.key.trim()) => None,
+        Ok(()) => {
+            app.rates.wrong(&from.client);
+            Some("That is no key of this daemon.".to_owned())
+        }
+    };
     // Another name than before: one that somebody else may have given to this browser is worth nothing.
-    let Some(name) = Sessions::name() else { return Redirect::to("/ui/login").into_response() };
+    let name = Sessions::name().filter(|_| said.is_none());
+    visitor.tell(said.unwrap_or_default());
+    let Some(name) = name else { return Redirect::to("/ui/login").into_response() };
     app.sessions.open(&name);
-    let mut answer = Redirect::to("/ui").into_response();
-    if let Some(cookie) = cookie(&name) {
-        answer.headers_mut().insert(header::SET_COOKIE, cookie);
-    }
-    answer
+    with_cookie(Redirect::to("/ui").into_response(), &cookie_name(&headers), Some(&name))
 }
 
 pub(super) async fn leave(State(app): Site, visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Response {

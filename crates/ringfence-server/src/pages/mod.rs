@@ -21,7 +21,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use maud::{Markup, html};
 use serde::de::DeserializeOwned;
 
@@ -56,14 +56,17 @@ pub(crate) fn router() -> Router<App> {
         .route("/ui/dead-letters/{id}/{what}", post(letters::act))
         .route("/ui/compare", get(compare::page))
         .route("/ui/compare/measure", post(compare::measure))
+        .route("/ui/compare/probe", post(compare::probe))
         .route("/ui/system", get(system::page))
         .route("/ui/system/environment", post(system::environment))
         .route("/ui/system/processes/{name}/{what}", post(system::process))
+        .route("/ui/system/processes/{name}", get(system::log))
         .route("/ui/system/start", post(system::start))
         .route("/ui/system/stop-all", post(system::stop_all))
         .route("/ui/system/logins", get(system::logins))
         .route("/ui/system/doctor", get(system::doctor))
         .route("/ui/system/settings", get(settings::page).post(settings::change))
+        .route("/ui/{*rest}", any(|| async { Wrong(Problem::not_found("there is no such page")) }))
 }
 
 fn asset(kind: &'static str, text: &'static str) -> Response {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use maud::{Markup, html};
 use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
@@ -16,6 +17,8 @@ use crate::desk::{FileChange, RunRow, RunView};
 use crate::input::{Asked, Named};
 use crate::stream::LogFollower;
 
+/// The script asks with this for what is marked as live.
+const LIVE: &str = "x-ringfence-live";
 /// So many on a page.
 const PAGE: usize = 50;
 /// So much of a log is on the page from the beginning; a script brings the rest.
@@ -65,9 +68,15 @@ fn table(runs: &[RunRow]) -> Markup {
 pub(super) async fn show(
     State(app): Site,
     visitor: Visitor,
+    headers: HeaderMap,
     Named(run): Named<RunId>,
 ) -> Result<Page, Wrong> {
     let view = app.ask(move |house| house.run(run.as_str())).await?;
+    if headers.contains_key(LIVE) {
+        // Only what changes by itself: the log comes another way.
+        let body = html! { section.card id="run" data-live { (summary(&view)) } };
+        return Ok(Page::new(&visitor, "/ui/runs", "Run", &body));
+    }
     let run = view.record.run.clone();
     let (net, diff) = {
         let run = run.clone();
@@ -99,11 +108,11 @@ pub(super) async fn show(
 
 /// The beginning of the log, and where the rest begins.
 async fn beginning(app: &crate::app::App, run: &RunId) -> (Markup, u64) {
-    let mut follower = LogFollower::new(app, run.clone(), 0, false);
+    let mut follower = LogFollower::new(app, run.clone(), 0, None, false);
     let mut text = Vec::new();
     let mut next = 0;
     while text.len() < AT_ONCE {
-        let Some(part) = follower.next().await else { break };
+        let Some(Ok(part)) = follower.next().await else { break };
         text.extend(part.text);
         next = part.next;
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::view::Page;
 use super::{Form, Site, Visitor, Wrong, back};
-use crate::api::{change_settings, is_changeable};
+use crate::deeds::is_changeable;
 
 const HERE: &str = "/ui/system/settings";
 
@@ -55,12 +55,14 @@ pub(super) struct Change {
 
 pub(super) async fn change(State(app): Site, visitor: Visitor, Form(wish): Form<Change>) -> Response {
     let value = (wish.what != "unset").then(|| wish.value.clone());
-    let said = change_settings(&app, visitor.who, vec![(wish.key.clone(), value)]).await.map(|warnings| {
-        match warnings.is_empty() {
-            true if wish.what == "unset" => format!("{} was taken back.", wish.key),
-            true => format!("{} is {} from the next task.", wish.key, wish.value),
-            false => format!("✗ {}", warnings.join(" ")),
+    let settled = app.change_settings(visitor.who, vec![(wish.key.clone(), value)]).await;
+    let said = settled.map(|settled| match (settled.warnings.is_empty(), wish.what.as_str()) {
+        (false, _) => format!("✗ {}", settled.warnings.join(" ")),
+        (true, "unset") => format!("{} was taken back.", wish.key),
+        (true, _) if settled.requires_restart => {
+            format!("{} is {} after `ringfence restart`.", wish.key, wish.value)
         }
+        (true, _) => format!("{} is {} from the next task.", wish.key, wish.value),
     });
     back(&visitor, HERE, said)
 }

@@ -5,14 +5,14 @@ use axum::response::Response;
 use maud::{Markup, html};
 use ringfence_core::mode::ExecutionEnvironment;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::overview::word;
 use super::view::{Page, act as button, ago, badge, later};
 use super::{Form, Nothing, Site, Visitor, Wrong, back};
-use crate::api::change_settings;
-use crate::app::CLIS;
+use crate::app::{App, CLIS};
 use crate::desk::{FindingGroup, LoginCheck, Status};
+use crate::input::{Asked, Named};
+use crate::problem::Problem;
 
 const HERE: &str = "/ui/system";
 
@@ -25,7 +25,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
             section.card { h2 { "Logins" } (later("logins", "/ui/system/logins", "Look for the logins")) }
         }
         section.card id="processes" data-live { (processes(&visitor, &status)) }
-        section.card { h2 { "Doctor" } (later("doctor", "/ui/system/doctor", "Look at every mode and agent CLI")) }
+        section.card { h2 { "Modes and agent CLIs" } p { small { "What each mode keeps here, and what it costs: " a href="/ui/compare" { "Compare" } } } (later("doctor", "/ui/system/doctor", "Look at every mode and agent CLI")) }
     };
     Ok(Page::new(&visitor, HERE, "System", &body))
 }
@@ -55,7 +55,7 @@ fn processes(visitor: &Visitor, status: &Status) -> Markup {
         div.scroll { table {
             thead { tr { th { "Process" } th { "Status" } th { "Pid" } th { "Since" } th { "" } th { span.hidden { "Actions" } } } }
             tbody { @for row in &status.processes { tr {
-                td { (row.name) }
+                td { a href={ "/ui/system/processes/" (row.name) } { (row.name) } }
                 td { (badge(word(row.status))) }
                 td { @if let Some(pid) = row.pid { (pid) } }
                 td { @if let Some(time) = if row.pid.is_some() { row.started_ms } else { row.finished_ms } { (ago(time)) } }
@@ -66,6 +66,7 @@ fn processes(visitor: &Visitor, status: &Status) -> Markup {
                 }
             } } }
         } }
+        p { a href="/ui/system/processes/daemon" { "What the daemon says" } }
         div.line {
             form.line method="post" action="/ui/system/start" {
                 (visitor.token())
@@ -92,11 +93,11 @@ pub(super) async fn environment(
     Form(wish): Form<Environment>,
 ) -> Response {
     let update = ("EXECUTION_ENVIRONMENT".to_owned(), Some(wish.environment.clone()));
-    let said =
-        change_settings(&app, visitor.who, vec![update]).await.map(|warnings| match warnings.is_empty() {
-            true => format!("Execution_Environment is {} from the next task.", wish.environment),
-            false => format!("✗ {}", warnings.join(" ")),
-        });
+    let settled = app.change_settings(visitor.who, vec![update]).await;
+    let said = settled.map(|settled| match settled.warnings.is_empty() {
+        true => format!("Execution_Environment is {} from the next task.", wish.environment),
+        false => format!("✗ {}", settled.warnings.join(" ")),
+    });
     back(&visitor, HERE, said)
 }
 
@@ -106,7 +107,7 @@ pub(super) struct Name {
 }
 
 pub(super) async fn start(State(app): Site, visitor: Visitor, Form(wish): Form<Name>) -> Response {
-    let said = change(&app, &visitor, wish.name.trim(), "start").await;
+    let said = started(&app, &visitor, wish.name.trim()).await;
     back(&visitor, HERE, said)
 }
 
@@ -115,29 +116,41 @@ pub(super) async fn process(
     visitor: Visitor,
     Path((name, what)): Path<(String, String)>,
     Form(Nothing {}): Form<Nothing>,
-) -> Response {
-    let said = change(&app, &visitor, &name, &what).await;
-    back(&visitor, HERE, said)
+) -> Result<Response, Wrong> {
+    let said = match what.as_str() {
+        "start" => started(&app, &visitor, &name).await,
+        "stop" => {
+            let stopped = app.stop_process(visitor.who, name.clone()).await;
+            stopped.map(|_| format!("{name} is stopped."))
+        }
+        _ => return Err(Problem::not_found("there is no such button").into()),
+    };
+    Ok(back(&visitor, HERE, said))
 }
 
-async fn change(
-    app: &crate::app::App,
-    visitor: &Visitor,
-    name: &str,
-    what: &str,
-) -> Result<String, crate::problem::Problem> {
-    let (asked, starts) = (name.to_owned(), what == "start");
-    let answer = app
-        .ask(move |house| if starts { house.start_process(&asked) } else { house.stop_process(&asked) })
-        .await?;
-    let after = answer.skipped.clone().unwrap_or_else(|| word(answer.process.status).to_owned());
-    app.audit(visitor.who, &format!("process.{what}"), name, Value::Null, json!(after)).await;
-    Ok(match (answer.skipped, starts) {
-        (Some(why), _) => format!("{name} {why}."),
-        (None, true) if answer.already_running => format!("{name} runs already."),
-        (None, true) => format!("{name} was started."),
-        (None, false) => format!("{name} is stopped."),
+async fn started(app: &App, visitor: &Visitor, name: &str) -> Result<String, Problem> {
+    let answer = app.start_process(visitor.who, name.to_owned()).await?;
+    Ok(match answer.skipped {
+        Some(why) => format!("{name} {why}."),
+        None if answer.already_running => format!("{name} runs already."),
+        None => format!("{name} was started."),
     })
+}
+
+/// What a process says.
+pub(super) async fn log(
+    State(app): Site,
+    visitor: Visitor,
+    Named(name): Named<String>,
+) -> Result<Page, Wrong> {
+    let asked = name.clone();
+    let text = app.ask(move |house| house.process_log(&asked, 500)).await?;
+    let body = html! {
+        h1 { "What " (name) " says" }
+        section.card id="said" data-live { pre.text.tall { (text) } }
+        p { a href=(HERE) { "Back" } }
+    };
+    Ok(Page::new(&visitor, HERE, &name, &body))
 }
 
 pub(super) async fn stop_all(
@@ -145,17 +158,13 @@ pub(super) async fn stop_all(
     visitor: Visitor,
     Form(Nothing {}): Form<Nothing>,
 ) -> Response {
-    let said = match app.ask(|house| house.stop_all()).await {
-        Ok(done) => {
-            app.audit(visitor.who, "process.stop-all", "all", json!(done.stopped), json!("stopped")).await;
-            Ok(format!(
-                "Stopped {} process(es); {} task(s) went back into the queue.",
-                done.stopped.len(),
-                done.requeued_tasks
-            ))
-        }
-        Err(problem) => Err(problem),
-    };
+    let said = app.stop_all(visitor.who).await.map(|done| {
+        format!(
+            "Stopped {} process(es); {} task(s) went back into the queue.",
+            done.stopped.len(),
+            done.requeued_tasks
+        )
+    });
     back(&visitor, HERE, said)
 }
 
@@ -165,11 +174,7 @@ pub(super) struct Place {
     environment: String,
 }
 
-pub(super) async fn logins(
-    State(app): Site,
-    visitor: Visitor,
-    crate::input::Asked(place): crate::input::Asked<Place>,
-) -> Page {
+pub(super) async fn logins(State(app): Site, visitor: Visitor, Asked(place): Asked<Place>) -> Page {
     let environment = match place.environment.as_str() {
         "host" => Some(ExecutionEnvironment::Host),
         "sandbox" => Some(ExecutionEnvironment::Sandbox),
@@ -208,7 +213,7 @@ fn login(check: &LoginCheck) -> Markup {
 }
 
 pub(super) async fn doctor(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
-    let report = app.ask(|house| house.doctor()).await?;
+    let report = app.doctor().await?;
     let body = html! {
         h1 { "Doctor" }
         section.card { div id="doctor" {

@@ -10,7 +10,6 @@ use ringfence_core::mode::Mode;
 use ringfence_core::task::{Role, State as TaskState, StateName, TaskSpec};
 use ringfence_store::{Attempt, Filter, Task};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::overview::what;
 use super::view::{Page, act as button, ago, badge, duration, line, state, tokens};
@@ -84,7 +83,7 @@ pub(super) async fn list(
     Ok(Page::new(&visitor, "/ui/tasks", "Tasks", &body))
 }
 
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     text.bytes()
         .map(
             |byte| {
@@ -186,15 +185,10 @@ pub(super) async fn add(State(app): Site, visitor: Visitor, Form(new): Form<New>
         command: given(&new.command),
         ..TaskSpec::new(new.prompt.replace("\r\n", "\n"))
     };
-    let added = app.ask(move |house| house.add(vec![spec])).await;
-    match added.map(|added| added.into_iter().next()) {
+    match app.add_tasks(visitor.who, vec![spec]).await.map(|added| added.into_iter().next()) {
         Ok(Some(added)) => {
-            app.audit(visitor.who, "task.add", added.task.as_str(), Value::Null, json!("queued")).await;
-            back(
-                &visitor,
-                &format!("/ui/tasks/{}", added.task),
-                Ok(format!("Task {} was added.", added.task)),
-            )
+            let said = format!("Task {} was added.", added.task);
+            back(&visitor, &format!("/ui/tasks/{}", added.task), Ok(said))
         }
         Ok(None) => back(&visitor, "/ui/tasks", Err(Problem::invalid("nothing was added"))),
         Err(problem) => back(&visitor, "/ui/tasks", Err(problem)),
@@ -206,35 +200,20 @@ pub(super) async fn act(
     visitor: Visitor,
     Path((id, what)): Path<(String, String)>,
     Form(Nothing {}): Form<Nothing>,
-) -> Response {
-    let done = perform(&app, &visitor, &id, &what).await;
-    let to =
-        if what == "delete" && done.is_ok() { "/ui/tasks".to_owned() } else { format!("/ui/tasks/{id}") };
-    back(&visitor, &to, done)
-}
-
-async fn perform(app: &crate::app::App, visitor: &Visitor, id: &str, what: &str) -> Result<String, Problem> {
+) -> Result<Response, Wrong> {
     let id: TaskId = id.parse().map_err(|_| Problem::not_found("there is no such task"))?;
-    let asked = what.to_owned();
-    let (id, before, after) = app
-        .ask(move |house| {
-            let before = house.task(&id)?.life.state.name();
-            let after = match asked.as_str() {
-                "cancel" => Some(house.cancel(&id)?.life.state.name()),
-                "retry" => Some(house.retry(&id)?.life.state.name()),
-                _ => {
-                    house.forget(&id)?;
-                    None
-                }
-            };
-            Ok((id, before, after))
-        })
-        .await?;
-    app.audit(visitor.who, &format!("task.{what}"), id.as_str(), json!(before), json!(after)).await;
-    Ok(match after {
-        Some(after) => format!("Task {id} is {after}."),
-        None => format!("Task {id} is forgotten."),
-    })
+    let here = format!("/ui/tasks/{id}");
+    let changed = match what.as_str() {
+        "cancel" => app.cancel_task(visitor.who, id).await,
+        "retry" => app.retry_task(visitor.who, id).await,
+        "delete" => {
+            let gone = app.delete_task(visitor.who, id).await;
+            let to = if gone.is_ok() { "/ui/tasks" } else { &here };
+            return Ok(back(&visitor, to, gone.map(|id| format!("Task {id} is forgotten."))));
+        }
+        _ => return Err(Problem::not_found("there is no such button").into()),
+    };
+    Ok(back(&visitor, &here, changed.map(|task| format!("Task {} is {}.", task.id, task.life.state.name()))))
 }
 
 pub(super) async fn show(

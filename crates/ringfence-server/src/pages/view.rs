@@ -43,7 +43,7 @@ impl Page {
                             a href=(address) aria-current=[(address == place).then_some("page")] { (name) }
                         }
                     }
-                    span.live id="live" role="status" title="Whether this page is kept up to date" { "○" }
+                    span.live id="live" role="status" data-after=(*visitor.app.last_event.borrow()) title="Whether this page is kept up to date" { "○" }
                     @if visitor.has_session() {
                         form method="post" action="/ui/logout" { (visitor.token()) button.quiet { "Log out" } }
                     }

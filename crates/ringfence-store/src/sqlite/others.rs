@@ -1,5 +1,6 @@
 //! Events, dead letters, deliveries, processes and the settings of the running system.
 
+use ringfence_core::config::shown;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::TaskId;
 use ringfence_core::task::Time;
@@ -66,11 +67,14 @@ fn letter_of(connection: &Connection, seq: i64, at: i64) -> Done<DeadLetter> {
 }
 
 impl DeadLetters for Sqlite {
-    fn letters(&self) -> Result<Vec<DeadLetter>, StoreError> {
+    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
+        let before = before.map(seq_of).transpose()?.unwrap_or(i64::MAX);
         self.read(|connection| {
-            let mut query =
-                connection.prepare_cached("SELECT task, at FROM dead_letters ORDER BY at DESC, task DESC")?;
-            let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let mut query = connection.prepare_cached(
+                "SELECT task, at FROM dead_letters WHERE task < ?1 ORDER BY task DESC LIMIT ?2",
+            )?;
+            let limit = int(limit as u64);
+            let rows = query.query_map(params![before, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             rows.map(|row| {
                 let (seq, at) = row?;
                 letter_of(connection, seq, at)
@@ -258,7 +262,11 @@ fn set_one(connection: &Connection, key: &str, value: Option<&Value>, now: Now) 
         kind: "config.changed".into(),
         task: None,
         run: None,
-        data: json!({ "key": key, "before": before, "after": value }),
+        data: json!({
+            "key": key,
+            "before": before.map(|value| shown(key, &value)),
+            "after": value.map(|value| shown(key, value)),
+        }),
     };
     note(connection, &happened, now).map(|_| ())
 }

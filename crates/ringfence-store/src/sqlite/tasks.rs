@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 
-use ringfence_core::event::{RunResult, Usage};
+use ringfence_core::event::{RunResult, RunStatus, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::task::{Incident, Life, RetryRule, Role, State, StateName, TaskSpec, Time};
@@ -338,7 +338,7 @@ fn step(connection: &Connection, kept: &Kept, incident: &Incident, by: &By, now:
         _ => None,
     };
     if let Some(run) = run {
-        end_run(connection, run, by.result.as_ref(), now)?;
+        end_run(connection, run, incident, by.result.as_ref(), now)?;
     }
     tell(connection, kept, incident, &next, run, now)?;
     if next.state == State::Failed {
@@ -375,9 +375,22 @@ struct By {
     result: Option<RunResult>,
 }
 
-fn end_run(connection: &Connection, run: &str, result: Option<&RunResult>, now: Now) -> Done<()> {
-    let status = result.map(|result| json_word(&result.status)).transpose()?;
-    let class = result.and_then(|result| result.failure.as_ref()).map(|failure| failure.class.to_string());
+fn end_run(
+    connection: &Connection,
+    run: &str,
+    incident: &Incident,
+    result: Option<&RunResult>,
+    now: Now,
+) -> Done<()> {
+    // One that was never started, or is still to be ended, has no result of its own.
+    let (status, class) = match (incident, result) {
+        (_, Some(result)) => (Some(result.status), result.failure.as_ref().map(|failure| failure.class)),
+        (Incident::Failed { failure, .. }, None) => (Some(RunStatus::Failed), Some(failure.class)),
+        (Incident::Cancel, None) => (Some(RunStatus::Cancelled), None),
+        (_, None) => (None, None),
+    };
+    let status = status.map(|status| json_word(&status)).transpose()?;
+    let class = class.map(|class| class.to_string());
     let metered =
         result.map(|result| result.metered.values().fold(Usage::default(), |sum, one| sum.plus(*one)));
     let used = match (metered, result) {
@@ -526,7 +539,7 @@ impl Tasks for Sqlite {
         };
         let query = format!(
             "SELECT {COLUMNS} FROM tasks WHERE seq < ?1 {list} AND (?2 IS NULL OR role = ?2)
-             AND (?3 IS NULL OR agent = ?3) ORDER BY seq DESC LIMIT ?4"
+             AND (?3 IS NULL OR coalesce(agent, role) = ?3) ORDER BY seq DESC LIMIT ?4"
         );
         let role = filter.role.map(Role::as_str);
         let limit = int(filter.limit as u64);
@@ -695,6 +708,7 @@ impl Tasks for Sqlite {
             let free: bool = connection
                 .prepare_cached(
                     "SELECT state IN ('done', 'dead', 'cancelled') AND leaving IS NULL
+                     AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.task = ?1 AND d.state = 'waiting')
                      AND NOT EXISTS (SELECT 1 FROM befores b JOIN tasks t ON t.seq = b.task
                                      WHERE b.needs = ?1 AND t.state IN ('queued', 'running', 'blocked'))
                      FROM tasks WHERE seq = ?1",
@@ -705,7 +719,7 @@ impl Tasks for Sqlite {
             }
             connection.prepare_cached("DELETE FROM dead_letters WHERE task = ?1")?.execute([seq])?;
             forget_one(connection, seq, &kept.lane)?;
-            note(connection, &happened("task.deleted", seq, None, Value::Null), now)?;
+            note(connection, &happened("deleted", seq, None, Value::Null), now)?;
             Ok(())
         })
     }

@@ -58,7 +58,7 @@ pub(crate) fn dead_letter(verb: &Verb, installation: &Installation) -> anyhow::R
 }
 
 fn list(desk: &dyn Desk, as_json: bool) -> anyhow::Result<()> {
-    let all = desk.letters().map_err(told)?;
+    let all = desk.letters(None, usize::MAX).map_err(told)?;
     if as_json {
         return terminal::json(&all);
     }
@@ -122,7 +122,7 @@ fn all(
     act: fn(&dyn Desk, &str) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
     let ids = if which.all {
-        let letters = desk.letters().map_err(told)?;
+        let letters = desk.letters(None, usize::MAX).map_err(told)?;
         letters.tasks.into_iter().map(|letter| letter.task.id.to_string()).collect()
     } else {
         which.ids.clone()

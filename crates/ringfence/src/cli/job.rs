@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ use ringfence_store::runs::Runs;
 use super::options::Options;
 use crate::asking::Person;
 use crate::installation::{Installation, read_text};
+use crate::queue::server_address;
 use crate::render::{Human, Json, Nobody, Through};
 use crate::report::advise;
 use crate::signals::{Hearing, Signals};
@@ -227,6 +229,13 @@ impl Asked<'_> {
         policy.files.write.extend(options.write.iter().map(|path| self.named_path(path)));
         options.allow.iter().for_each(|host| policy.allow_host(host.clone()));
         policy.network.local.extend(&options.allow_local);
+        let own = server_address(&self.installation.state).and_then(|text| text.parse::<SocketAddr>().ok());
+        if let Some(port) = own.map(|own| own.port()).filter(|port| policy.network.local.contains(port)) {
+            return Err(advise(
+                anyhow!("port {port} is that of ringfence's own daemon, which no run may reach"),
+                "leave it out of `--allow-local` and of the policy",
+            ));
+        }
         if policy.network.mode == NetworkMode::Allow {
             policy.network.allow.extend(self.settings.broker.allow.iter().cloned());
         }

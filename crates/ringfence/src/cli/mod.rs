@@ -193,13 +193,15 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
         Verb::Agents(args) => agents::agents(&args, installation),
         Verb::DeadLetter(verb) => dead_letter::dead_letter(&verb, installation),
         Verb::Events(args) => events::events(&args, installation),
-        Verb::Serve(args) => serve::serve(&args, installation),
-        Verb::Start => serve::start(installation),
-        Verb::Stop(args) => serve::stop(&args, installation),
-        Verb::Restart(args) => serve::restart(&args, installation),
+        Verb::Serve(args) => installation.here("serve").and_then(|()| serve::serve(&args, installation)),
+        Verb::Start => installation.here("start").and_then(|()| serve::start(installation)),
+        Verb::Stop(args) => installation.here("stop").and_then(|()| serve::stop(&args, installation)),
+        Verb::Restart(args) => {
+            installation.here("restart").and_then(|()| serve::restart(&args, installation))
+        }
         Verb::Status(args) => serve::status(&args, installation),
         Verb::Process(verb) => process::process(&verb, installation),
-        Verb::Prune(args) => prune::prune(&args, installation),
+        Verb::Prune(args) => installation.here("prune").and_then(|()| prune::prune(&args, installation)),
         Verb::Runs(verb) => runs::runs(verb, installation),
         Verb::Diff(args) => layer::diff(&args, installation),
         Verb::Apply(args) => layer::apply(&args, installation),

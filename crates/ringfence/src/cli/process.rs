@@ -66,6 +66,9 @@ pub(crate) fn process(verb: &Verb, installation: &Installation) -> anyhow::Resul
             let stopped = desk.stop_all().map_err(told)?.stopped;
             terminal::line(format!("Stopped {} process(es)", stopped.len()));
         }
+        Verb::Logs { follow: true, .. } if installation.is_remote() => {
+            installation.here("process logs --follow")?;
+        }
         Verb::Logs { name, .. } if installation.is_remote() => {
             terminal::line(desk.process_log(name, LINES).map_err(told)?);
         }

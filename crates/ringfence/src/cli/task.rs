@@ -333,7 +333,13 @@ fn base(args: AddArgs, installation: &Installation) -> anyhow::Result<TaskSpec> 
         after: args.after,
         key: args.key,
         not_before,
-        directory: args.cwd.map(|path| installation.expand(&path)),
+        directory: match args.cwd {
+            // What is relative here is elsewhere there.
+            Some(path) if installation.is_remote() && !path.is_absolute() => {
+                bail!("`{}` is no absolute path, and the daemon is elsewhere", path.display())
+            }
+            path => path.map(|path| installation.expand(&path)),
+        },
         workspace: args.workspace,
         mode: args.mode,
         policy: args.policy,

@@ -6,6 +6,7 @@ mod runs;
 mod settings;
 mod tasks;
 
+pub(crate) use asking::NOT_PASSED;
 pub(crate) use processes::log_file as process_log_file;
 
 use std::path::PathBuf;
@@ -17,9 +18,9 @@ use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::task::TaskSpec;
 use ringfence_egress::Entry as AuditEntry;
 use ringfence_server::desk::{
-    Agent, Answer, Desk, DoctorReport, FileChange, House, Letters, LoginCheck, ModeTiming, ModeView,
-    ProcessAnswer, Refusal, RefusalKind, RunRow, RunView, Setting, SettingsChanged, Status, StoppedAll, Tell,
-    Used, UsedBy,
+    Agent, Answer, Desk, DoctorReport, FileChange, House, Letters, LoginCheck, LoginClass, ModeTiming,
+    ModeView, ProcessAnswer, Refusal, RefusalKind, RunRow, RunView, Setting, SettingsChanged, Status,
+    StoppedAll, Tell, Used, UsedBy,
 };
 use ringfence_store::runs::Progress;
 use ringfence_store::{
@@ -103,9 +104,9 @@ impl Desk for Local {
         Ok(())
     }
 
-    fn letters(&self) -> Answer<Letters> {
+    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters> {
         let store = self.store()?;
-        Ok(Letters { tasks: store.letters()?, webhooks: store.deliveries(DeliveryState::Dead)? })
+        Ok(Letters { tasks: store.letters(before, limit)?, webhooks: store.deliveries(DeliveryState::Dead)? })
     }
 
     fn letter(&self, id: &TaskId) -> Answer<DeadLetter> {
@@ -200,11 +201,34 @@ impl Desk for Local {
     fn login(&self, cli: &str, environment: Option<ExecutionEnvironment>) -> Answer<LoginCheck> {
         let mut words = vec!["auth", "check", cli, "--json"];
         words.extend(environment.iter().flat_map(|environment| ["--environment", environment.as_str()]));
-        asking::ask(&self.installation, &words)
+        let checked = asking::ask(&self.installation, &words);
+        // What cannot be found out is unknown, and that is an answer.
+        checked.or_else(|why: Refusal| {
+            let mode = self.installation.settings().map_or(Mode::Host, |settings| settings.sandbox.mode);
+            let environment = environment.unwrap_or(ExecutionEnvironment::of(mode));
+            Ok(LoginCheck {
+                cli: cli.to_owned(),
+                available: false,
+                authenticated: false,
+                class: match why.kind {
+                    RefusalKind::Unavailable => LoginClass::Timeout,
+                    _ => LoginClass::Unknown,
+                },
+                checked_at: jiff::Timestamp::now().to_string(),
+                execution_environment: environment,
+                mode: environment.mode(Some(mode)),
+                message: why.message,
+                remedy: why.remedy,
+            })
+        })
     }
 }
 
 impl House for Local {
+    fn environment(&self) -> Answer<ExecutionEnvironment> {
+        Ok(ExecutionEnvironment::of(self.installation.settings().refuse()?.sandbox.mode))
+    }
+
     fn note(&self, happened: &Happened) -> Answer<()> {
         Ok(self.store()?.note(happened, self.installation.clock().now())?)
     }

@@ -22,8 +22,12 @@ fn unknown(error: RunsError) -> Refusal {
     let kind = match &error {
         RunsError::Unknown(_) => RefusalKind::NotFound,
         RunsError::Ambiguous(..) => RefusalKind::Conflict,
-        // What is damaged is not what it was asked for.
-        RunsError::Io { .. } | RunsError::Write(_) | RunsError::Damaged { .. } => RefusalKind::Conflict,
+        // What is damaged is not what was asked for.
+        RunsError::Damaged { .. } => RefusalKind::Conflict,
+        RunsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            RefusalKind::NotFound
+        }
+        RunsError::Io { .. } | RunsError::Write(_) => RefusalKind::Internal,
     };
     Refusal { kind, ..super::refused(&error.into()) }
 }
@@ -89,11 +93,9 @@ pub(super) fn is_over(installation: &Installation, run: &RunId) -> bool {
         let task = store.task_of(run).ok()??;
         store.attempts(&task).ok()?.into_iter().find(|attempt| attempt.run == *run)
     });
-    match attempt {
-        // One that was just claimed has written nothing yet.
-        Some(attempt) => attempt.ended_ms.is_some(),
-        None => !matches!(installation.runs().progress(run), Ok(Progress::Running)),
-    }
+    // One that was just claimed has written nothing yet; one that was just cancelled still writes.
+    let claimed = attempt.is_some_and(|attempt| attempt.ended_ms.is_none());
+    !claimed && !matches!(installation.runs().progress(run), Ok(Progress::Running))
 }
 
 /// The log, line by line.

@@ -7,7 +7,7 @@ use ringfence_server::desk::{Answer, Refusal, RefusalKind, Setting, SettingChang
 use ringfence_store::SystemConfig;
 use serde_json::{Value, json};
 
-use super::{Refuse, internal};
+use super::internal;
 use crate::installation::Installation;
 
 const SWITCH: &str = "EXECUTION_ENVIRONMENT";
@@ -21,7 +21,8 @@ pub(super) fn list(installation: &Installation) -> anyhow::Result<Vec<Setting>> 
         true => installation.store()?.system_config()?,
         false => Vec::new(),
     };
-    let told = |key: &str| system.iter().find(|(name, _)| name == key).map(|(_, value)| masked(key, value));
+    let told =
+        |key: &str| system.iter().find(|(name, _)| name == key).map(|(_, value)| config::shown(key, value));
     let environment = ExecutionEnvironment::of(mode);
     let switch = |key: &str, names: &[&str], doc: &str| Setting {
         key: key.to_owned(),
@@ -52,8 +53,8 @@ pub(super) fn list(installation: &Installation) -> anyhow::Result<Vec<Setting>> 
         };
         Some(Setting {
             key: path.to_owned(),
-            masked: masked(path, &value) != value,
-            value: masked(path, &value),
+            masked: config::shown(path, &value) != value,
+            value: config::shown(path, &value),
             layer,
             doc: key.doc.to_owned(),
             expects: key.kind.expected(),
@@ -68,28 +69,6 @@ pub(super) fn list(installation: &Installation) -> anyhow::Result<Vec<Setting>> 
 fn winner(layers: &Layers, path: &str) -> Option<(Value, String)> {
     let said = layers.explain(path).into_iter().find(|said| said.wins)?;
     Some((said.located.value.clone(), said.source.describe().to_owned()))
-}
-
-/// A value without what is nobody's business: named credentials, and what stands in an address besides its host.
-fn masked(key: &str, value: &Value) -> Value {
-    let name = key.rsplit('.').next().unwrap_or_default();
-    match (name, value) {
-        ("credentials", Value::Array(texts)) => texts
-            .iter()
-            .map(|text| {
-                let text = text.as_str().unwrap_or_default();
-                text.split_once(':').map_or_else(|| text.to_owned(), |(head, _)| format!("{head}: ••••"))
-            })
-            .collect(),
-        ("webhook" | "base_url", Value::String(url)) => {
-            let Some((scheme, rest)) = url.split_once("://") else { return json!("••••") };
-            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-            let host = authority.rsplit('@').next().unwrap_or_default();
-            let more = if rest.len() > host.len() { "/••••" } else { "" };
-            json!(format!("{scheme}://{host}{more}"))
-        }
-        _ => value.clone(),
-    }
 }
 
 /// The keys that names mean.
@@ -129,16 +108,28 @@ pub(super) fn change(
             None => resolved.push((key, value)),
         }
     }
+    let set = |key: &str| resolved.iter().any(|(known, value)| known == key && value.is_some());
+    if set(SWITCH) && set(MODE) {
+        let why = format!("{SWITCH} and {MODE} say where tasks run, both: change one of them");
+        return Err(Refusal::new(RefusalKind::Invalid, why));
+    }
     let store = installation.store().map_err(internal)?;
     let before = store.system_config()?;
+    // What does not fit with the rest is not taken.
+    let mut rows = before.clone();
+    rows.retain(|(key, _)| !resolved.iter().any(|(changed, _)| changed == key));
+    rows.extend(resolved.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?))));
+    let fits =
+        installation.layers_with(std::path::Path::new("/"), &rows).and_then(|layers| Ok(layers.resolve()?));
+    fits.map_err(|error| Refusal { kind: RefusalKind::Invalid, ..super::refused(&error) })?;
     store.set_system_config(&resolved, installation.clock().now())?;
     let changes = resolved.iter().map(|(key, value)| {
-        let old = before.iter().find(|(name, _)| name == key).map(|(_, value)| masked(key, value));
-        let new = value.as_ref().map(|value| masked(key, value));
+        let old = before.iter().find(|(name, _)| name == key).map(|(_, value)| config::shown(key, value));
+        let new = value.as_ref().map(|value| config::shown(key, value));
         SettingChange { key: key.clone(), before: json!(old), after: json!(new) }
     });
     let changes = changes.collect();
-    Ok(SettingsChanged { warnings: warnings(installation, &resolved).refuse()?, changes })
+    Ok(SettingsChanged { warnings: warnings(installation, &resolved).unwrap_or_default(), changes })
 }
 
 /// What was set and is not in force, because a layer above says otherwise.
@@ -152,7 +143,7 @@ fn warnings(installation: &Installation, changes: &[(String, Option<Value>)]) ->
             SWITCH => value.as_ref().and_then(Value::as_str) == Some(ExecutionEnvironment::of(mode).as_str()),
             _ => value.as_ref() == Some(&in_force),
         };
-        (!holds).then(|| format!("{key}: {} stays in force, from {layer}", masked(path, &in_force)))
+        (!holds).then(|| format!("{key}: {} stays in force, from {layer}", config::shown(path, &in_force)))
     });
     Ok(above.collect())
 }

@@ -85,7 +85,7 @@ fn orders() -> anyhow::Result<UnixStream> {
 
 /// Letters whose file could not be written when they died.
 fn write_missing_letters(installation: &Installation, store: &Sqlite) -> anyhow::Result<()> {
-    let letters = store.letters().map_err(unstored)?.into_iter().map(|letter| letter.task.id);
+    let letters = store.letters(None, usize::MAX).map_err(unstored)?.into_iter().map(|letter| letter.task.id);
     let missing = letters.filter(|task| !DeadLetter::file(&installation.state, task).exists());
     write_letters(store, &installation.state, &missing.collect::<Vec<_>>());
     Ok(())

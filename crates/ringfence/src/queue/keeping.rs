@@ -98,7 +98,7 @@ pub(crate) fn sweep(
 
 /// The runs of dead letters, and of tasks that run.
 fn needed(store: &Sqlite) -> anyhow::Result<BTreeSet<RunId>> {
-    let letters = store.letters().map_err(unstored)?;
+    let letters = store.letters(None, usize::MAX).map_err(unstored)?;
     let dead = letters.into_iter().flat_map(|letter| letter.attempts.into_iter().map(|attempt| attempt.run));
     let running = store.leases().map_err(unstored)?.into_iter().map(|lease| lease.run);
     Ok(dead.chain(running).collect())

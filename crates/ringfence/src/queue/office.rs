@@ -20,6 +20,7 @@ use ringfence_store::runs::Progress;
 
 use super::{PROCESS_ARGUMENT, TASK_ARGUMENT};
 use crate::cli::{Options, Wish};
+use crate::desk::NOT_PASSED;
 use crate::installation::{Installation, rules};
 
 /// This installation, as the queue sees it.
@@ -43,6 +44,9 @@ impl Office<'_> {
         let mut command = Command::new(&self.installation.program);
         // A Ctrl-C at the terminal of the daemon is for the daemon alone.
         command.process_group(0).stdout(Stdio::null());
+        NOT_PASSED.iter().for_each(|name| {
+            command.env_remove(name);
+        });
         command
     }
 }

@@ -5,8 +5,16 @@ const sign = document.getElementById("live");
 let stream = null;
 
 // What is marked as live is taken from the same page, made anew. What somebody is just using is left alone.
-async function refresh() {
-  const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+let busy = null;
+function refresh() {
+  if (!document.querySelector("[data-live][id]")) return Promise.resolve();
+  // One at a time, and one more after it if something happened meanwhile.
+  if (busy) return busy.again ??= busy.then(() => refresh());
+  return busy = renew().finally(() => { busy = null; });
+}
+
+async function renew() {
+  const answer = await fetch(location.href, { headers: { accept: "text/html", "x-ringfence-live": "1" } });
   if (!answer.ok || answer.redirected) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of document.querySelectorAll("[data-live][id]")) {
@@ -18,15 +26,15 @@ async function refresh() {
 
 function listen() {
   if (stream || !sign || document.hidden) return;
-  stream = new EventSource("/ui/live");
+  stream = new EventSource("/ui/live?after=" + sign.dataset.after);
   stream.onopen = () => { sign.textContent = "● live"; sign.className = "live on"; };
   stream.onerror = () => { sign.textContent = "○"; sign.className = "live"; };
-  stream.addEventListener("changed", () => refresh().catch(() => {}));
+  stream.addEventListener("changed", (event) => { sign.dataset.after = event.data; refresh().catch(() => {}); });
 }
 
 // A browser has few connections for a site: who does not look needs none.
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) { stream?.close(); stream = null; } else { listen(); refresh().catch(() => {}); }
+  if (document.hidden) { stream?.close(); stream = null; } else { listen(); }
 });
 listen();
 

@@ -1,0 +1,314 @@
+//! The dashboard in a real browser: what people do, and what they see. Each page is kept as a picture.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use fantoccini::error::CmdError;
+use fantoccini::{Client, ClientBuilder, Locator};
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::site::{Site, ask};
+use crate::support::{Place, wait_for};
+
+/// A browser at a dashboard. It has to be without a complaint at the end.
+struct Browser<'a> {
+    site: &'a Site,
+    driver: Child,
+    address: String,
+    session: String,
+    client: Client,
+    runtime: Runtime,
+    _profile: tempfile::TempDir,
+}
+
+impl<'a> Browser<'a> {
+    fn new(site: &'a Site) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let address = format!("127.0.0.1:{port}");
+        let driver = Command::new("chromedriver")
+            .arg(format!("--port={port}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver is not there: run `cargo xtask setup`");
+        wait_for("chromedriver", || std::net::TcpStream::connect(&address).ok());
+        let profile = tempfile::tempdir().unwrap();
+        let options = json!({
+            "args": [
+                "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+                "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+                format!("--user-data-dir={}", profile.path().display()),
+            ],
+        });
+        let wishes = json!({ "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = runtime.block_on(async {
+            let mut builder = ClientBuilder::new(HttpConnector::new());
+            builder.capabilities(wishes.as_object().unwrap().clone());
+            builder.connect(&format!("http://{address}")).await.unwrap()
+        });
+        let session = runtime.block_on(client.session_id()).unwrap().unwrap();
+        Self { site, driver, address, session, client, runtime, _profile: profile }
+    }
+
+    fn run<T>(&self, action: impl Future<Output = Result<T, CmdError>>) -> T {
+        self.runtime.block_on(action).unwrap()
+    }
+
+    fn go(&self, path: &str) {
+        self.run(self.client.goto(&format!("http://{}{path}", self.site.address)));
+    }
+
+    #[track_caller]
+    fn text(&self, css: &str) -> String {
+        self.runtime
+            .block_on(async { self.client.find(Locator::Css(css)).await?.text().await })
+            .unwrap_or_default()
+    }
+
+    /// Waits until an element says something.
+    #[track_caller]
+    fn see(&self, css: &str, words: &str) {
+        let what = format!("`{words}` in {css}: {}", self.text("main").chars().take(600).collect::<String>());
+        wait_for(&what, || self.text(css).contains(words).then_some(()));
+    }
+
+    fn click(&self, css: &str) {
+        self.run(async { self.client.find(Locator::Css(css)).await?.click().await });
+    }
+
+    fn write(&self, css: &str, text: &str) {
+        self.run(async {
+            let field = self.client.find(Locator::Css(css)).await?;
+            field.clear().await?;
+            field.send_keys(text).await
+        });
+    }
+
+    fn choose(&self, css: &str, value: &str) {
+        self.run(async { self.client.find(Locator::Css(css)).await?.select_by_value(value).await });
+    }
+
+    fn size(&self, width: u32, height: u32) {
+        self.run(self.client.set_window_size(width, height));
+    }
+
+    fn evaluate(&self, script: &str) -> Value {
+        self.run(self.client.execute(script, Vec::new()))
+    }
+
+    /// Keeps the page as a picture, in light and dark.
+    fn picture(&self, name: &str) {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
+        fs::create_dir_all(&directory).unwrap();
+        for scheme in ["light", "dark"] {
+            let wish = json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": [{ "name": "prefers-color-scheme", "value": scheme }] } });
+            let path = format!("/session/{}/goog/cdp/execute", self.session);
+            ask(&self.address, "POST", &path, &[("content-type", "application/json")], &wish.to_string())
+                .expect(200);
+            fs::write(directory.join(format!("{name}-{scheme}.png")), self.run(self.client.screenshot()))
+                .unwrap();
+        }
+    }
+
+    /// What the browser complained about.
+    fn complaints(&self) -> Vec<String> {
+        let path = format!("/session/{}/se/log", self.session);
+        let body = r#"{"type":"browser"}"#;
+        let log = ask(&self.address, "POST", &path, &[("content-type", "application/json")], body)
+            .expect(200)
+            .json();
+        log["value"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|line| line["message"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn close(self) {
+        let complaints = self.complaints();
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
+}
+
+impl Drop for Browser<'_> {
+    fn drop(&mut self) {
+        let _ = self.runtime.block_on(self.client.clone().close());
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+#[test]
+fn the_environment_is_switched_and_a_worker_started_in_both() {
+    let site = Site::new();
+    let browser = Browser::new(&site);
+    browser.go("/ui/system");
+    browser.see("main", "mode native");
+    // Skipped, with the reason.
+    browser.write("input[name=name]", "worker-1");
+    browser.click("form[action='/ui/system/start'] button");
+    browser.see(".said", "sandbox of its own");
+    browser.choose("#environment", "host");
+    browser.click("form[action='/ui/system/environment'] button");
+    browser.see(".said", "Execution_Environment is host");
+    assert_eq!(site.get("/config").json()["config"]["EXECUTION_ENVIRONMENT"], "host");
+    browser.write("input[name=name]", "worker-1");
+    browser.click("form[action='/ui/system/start'] button");
+    browser.see(".said", "worker-1 was started");
+    browser.see("#processes", "worker-1");
+    browser.picture("system");
+    browser.click("form[action='/ui/system/processes/worker-1/stop'] button");
+    browser.see(".said", "worker-1 is stopped");
+    browser.close();
+}
+
+#[test]
+fn a_task_is_added_and_its_log_watched_as_it_grows() {
+    let site = Site::new();
+    let browser = Browser::new(&site);
+    browser.go("/ui/tasks#add");
+    browser.write("textarea[name=prompt]", "count slowly <b>& loud</b>");
+    browser.write("input[name=directory]", &site.place.work().display().to_string());
+    browser.write(
+        "input[name=command]",
+        "sh -c 'for i in $(seq 1 40); do echo \"line $i <script>alert(1)</script>\"; while [ $i = 20 ] && ! [ -e go ]; do sleep 0.1; done; done'",
+    );
+    browser.picture("add");
+    browser.click("#add button.primary");
+    browser.see(".said", "was added");
+    // The page comes to know of it by itself.
+    browser.see("#task", "running");
+    browser.picture("task");
+    browser.go("/ui");
+    browser.see("#running", "count slowly <b>& loud</b>");
+    browser.picture("overview");
+    browser.click("#running a");
+    browser.see("#log", "line 1");
+    browser.see("#log", "line 20");
+    assert!(!browser.text("#log").contains("line 21"), "it is not over yet");
+    fs::write(site.place.work().join("go"), "").unwrap();
+    browser.see("#log", "line 40 <script>alert(1)</script>");
+    browser.see("#run", "success");
+    let lines = browser.evaluate(
+        "return [...document.querySelectorAll('#log .stdout pre')].map(p => p.textContent).join('\\n')",
+    );
+    let expected: Vec<String> =
+        (1..=40).map(|number| format!("line {number} <script>alert(1)</script>")).collect();
+    assert_eq!(lines.as_str().unwrap().lines().collect::<Vec<_>>(), expected, "each line once, in order");
+    browser.picture("run");
+    browser.close();
+}
+
+#[test]
+fn a_dead_letter_is_seen_and_retried() {
+    let site = Site::new();
+    let spec = json!({ "prompt": "what cannot work", "agent": "command", "command": "sh -c 'test -e mended || { echo it is not mended >&2; exit 3; }'", "directory": site.place.work(), "max_attempts": 1 });
+    let id = site.post("/tasks", &spec).expect(201).json()["task"]["id"].as_str().unwrap().to_owned();
+    site.wait(&id);
+    let browser = Browser::new(&site);
+    browser.go("/ui/dead-letters");
+    browser.see("#letters", "it is not mended");
+    browser.picture("dead-letters");
+    fs::write(site.place.work().join("mended"), "").unwrap();
+    browser.click(&format!("form[action='/ui/dead-letters/{id}/retry'] button"));
+    browser.see(".said", "in the queue again");
+    assert_eq!(site.wait(&id)["task"]["state"], "done");
+    browser.see("#letters", "None");
+    browser.close();
+}
+
+#[test]
+fn a_login_that_is_missing_is_shown_with_its_remedy() {
+    let site = Site::of(Place::with_agent_clis().settings(crate::site::SETTINGS));
+    let browser = Browser::new(&site);
+    browser.go("/ui/system");
+    // The page is there at once, and the answer comes when it is known.
+    browser.see("h1", "System");
+    browser.see("#logins", "claude has no login in mode native");
+    browser.see("#logins .remedy", "claude /login");
+    browser.see("#doctor", "native");
+    browser.picture("logins");
+    browser.close();
+}
+
+#[test]
+fn every_page_is_complete_with_ten_thousand_tasks_on_small_and_large_screens() {
+    let site = Site::of(Place::new().settings(&crate::site::SETTINGS.replace(
+        "\"queue\": {",
+        "\"agents\": {\"me\": {\"cli\": \"demo\", \"name\": \"Mine\"}}, \"queue\": {\"dispatcher\": false, ",
+    )));
+    let tasks: Vec<Value> = (0..10_000).map(|number| json!({ "prompt": format!("task number {number}"), "agent": "demo", "directory": site.place.work() })).collect();
+    for part in tasks.chunks(2500) {
+        site.post("/tasks/batch", &json!({ "tasks": part })).expect(201);
+    }
+    site.place.run(&["demo"]);
+    let run = site.get("/runs").json()["runs"][0]["run"].as_str().unwrap().to_owned();
+    let browser = Browser::new(&site);
+    let pages = [
+        ("overview-full", "/ui".to_owned(), "Overview"),
+        ("tasks", "/ui/tasks".to_owned(), "Tasks"),
+        ("tasks-filtered", "/ui/tasks?status=queued&role=worker".to_owned(), "Tasks"),
+        ("task-full", "/ui/tasks/9999".to_owned(), "Task 9999"),
+        ("runs", "/ui/runs".to_owned(), "Runs"),
+        ("run-full", format!("/ui/runs/{run}"), "Run "),
+        ("agents", "/ui/agents".to_owned(), "Agents"),
+        ("dead-letters-none", "/ui/dead-letters".to_owned(), "Dead letters"),
+        ("settings", "/ui/system/settings".to_owned(), "Settings"),
+        ("compare", "/ui/compare".to_owned(), "Compare"),
+    ];
+    for (width, height) in [(360, 740), (1280, 900), (3840, 2160)] {
+        browser.size(width, height);
+        for (name, path, title) in &pages {
+            browser.go(path);
+            browser.see("h1", title);
+            // Nothing is wider than the screen; what is wide scrolls by itself.
+            let wide = browser.evaluate(
+                "return document.documentElement.scrollWidth - document.documentElement.clientWidth",
+            );
+            assert_eq!(wide, 0, "{path} at {width}");
+            browser.picture(&format!("{name}-{width}"));
+        }
+    }
+    browser.go("/ui/tasks");
+    let rows = browser.evaluate("return document.querySelectorAll('#tasks tbody tr').length");
+    assert_eq!(rows, 50);
+    browser.click("a[rel=next]");
+    browser.see("#tasks", "task number 9949");
+    // By the keyboard alone: the first stop leads past the menu.
+    let first = browser.run(async {
+        browser.client.find(Locator::Css("body")).await?.send_keys("\u{e004}").await?;
+        browser.client.active_element().await?.text().await
+    });
+    assert_eq!(first, "To the content");
+    browser.close();
+}
+
+#[test]
+fn pages_can_be_read_and_forms_used_without_a_script() {
+    let site = Site::new();
+    let browser = Browser::new(&site);
+    let wish = json!({ "cmd": "Emulation.setScriptExecutionDisabled", "params": { "value": true } });
+    let path = format!("/session/{}/goog/cdp/execute", browser.session);
+    ask(&browser.address, "POST", &path, &[("content-type", "application/json")], &wish.to_string())
+        .expect(200);
+    browser.go("/ui/tasks");
+    browser.click("#add summary");
+    browser.write("textarea[name=prompt]", "without a script");
+    browser.write("input[name=agent]", "demo");
+    browser.write("input[name=directory]", &site.place.work().display().to_string());
+    browser.click("#add button.primary");
+    browser.see(".said", "was added");
+    site.wait("1");
+    let run = site.get("/runs").json()["runs"][0]["run"].as_str().unwrap().to_owned();
+    browser.go(&format!("/ui/runs/{run}"));
+    browser.see("#log", "primes.sh");
+    browser.go("/ui/system/logins");
+    browser.see("#logins", "claude");
+    browser.close();
+}
