@@ -1,7 +1,8 @@
-//! The project's own chores: `cargo xtask setup|engines|tidy|gen|test|bench|torture|fuzz|endure`.
+//! The project's own chores: `cargo xtask setup|engines|tidy|gen|test|bench|contract|torture|fuzz|endure`.
 #![allow(clippy::disallowed_macros, reason = "a chore may end when nobody reads")]
 
 mod bench;
+mod contract;
 mod endure;
 mod engines;
 mod fuzz;
@@ -28,6 +29,7 @@ const USAGE: &str = "cargo xtask COMMAND
   bench egress  measure the broker against peers, side by side
   fuzz [SECS]   say random things to the broker for so long (600)
   torture [--minutes N] [--tasks N]  kill everything while the queue works, and see that nothing is lost
+  contract [SECS]  say everything to a daemon's API that its document allows, for so long (300)
   endure [N]    run N sandboxes one after another (10000) and show that nothing grows";
 
 fn main() -> ExitCode {
@@ -46,6 +48,10 @@ fn main() -> ExitCode {
         ["bench", "queue"] => bench::queue(),
         ["bench", "egress"] => shell::run(&["cargo", "run", "--release", "--locked", "-p", "egress-bench"]),
         ["torture", ref rest @ ..] => torture::torture(rest),
+        ["contract"] => contract::contract(300),
+        ["contract", seconds] if seconds.parse::<u64>().is_ok() => {
+            contract::contract(seconds.parse().unwrap_or(0))
+        }
         ["fuzz"] => fuzz::fuzz(600),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::fuzz(seconds.parse().unwrap_or(0)),
         ["endure"] => endure::endure(10_000),

@@ -1,7 +1,7 @@
 //! Everything that has to hold, in the order in which it is cheapest to find out.
 
 use crate::shell::{is_root, run};
-use crate::{engines, generate, setup, tidy, torture};
+use crate::{contract, engines, generate, setup, tidy, torture};
 
 pub(crate) fn test() -> anyhow::Result<()> {
     run(&["cargo", "fmt", "--all", "--check"])?;
@@ -15,6 +15,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
         engines::up()?;
     }
     let tested = run(&["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast"])
+        .and_then(|()| contract::contract(60))
         .and_then(|()| torture::torture(&["--tasks", "300", "--minutes", "1"]));
     engines::down()?;
     tested

@@ -27,6 +27,7 @@ const LONGEST_WAIT: u64 = 50;
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
     /// After this id; from now on, if not said. A stream that was cut off goes on by `Last-Event-ID`.
+    #[param(maximum = 9_223_372_036_854_775_807_i64)]
     after: Option<u64>,
     /// How many at most: 1 to 1000, 100 if not said. Not for streams.
     #[param(minimum = 1, maximum = 1000)]
@@ -54,6 +55,9 @@ pub(super) async fn events(
     headers: HeaderMap,
     Asked(which): Asked<Which>,
 ) -> Result<Response, Problem> {
+    if which.after.is_some_and(|after| i64::try_from(after).is_err()) {
+        return Err(Problem::invalid("`after` is no id that was told here"));
+    }
     let newest = *app.last_event.borrow();
     let text = |name| headers.get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
     if text(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/event-stream")) {

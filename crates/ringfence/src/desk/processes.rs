@@ -62,10 +62,7 @@ pub(super) fn start(installation: &Installation, name: &str) -> Answer<ProcessAn
     }
     let asked = ask_start(&*store, &locks, name, environment, &installation.clock())?;
     if asked == Startable::Asked {
-        until(&store, || locks.holder(&name.to_string()).is_some()).ok_or_else(|| {
-            Refusal::new(RefusalKind::Unavailable, format!("{name} did not start"))
-                .with_remedy(Some("`ringfence process logs daemon` may tell why"))
-        })?;
+        reach(&store, &locks, name, true)?;
     }
     Ok(ProcessAnswer {
         process: row(installation, name)?,
@@ -81,8 +78,7 @@ pub(super) fn stop(installation: &Installation, name: &str) -> Answer<ProcessAns
     let locks = ProcessLocks::new(&installation.state);
     ask_stop(&*store, name, &installation.clock())?;
     if daemon(installation).is_some() {
-        until(&store, || locks.holder(&name.to_string()).is_none())
-            .ok_or_else(|| Refusal::new(RefusalKind::Unavailable, format!("{name} did not stop")))?;
+        reach(&store, &locks, name, false)?;
     }
     Ok(ProcessAnswer { process: row(installation, name)?, already_running: false, skipped: None })
 }
@@ -106,17 +102,28 @@ pub(super) fn stop_all(installation: &Installation) -> Answer<StoppedAll> {
     Ok(StoppedAll { stopped, skipped, cancelled_runs: ended, requeued_tasks: ended })
 }
 
-/// Waits for something that the daemon does.
-fn until(store: &Sqlite, done: impl Fn() -> bool) -> Option<()> {
-    let bell = store.bell().listen().ok()?;
+/// Waits until a process runs, or does not, as was wished; or until somebody wishes otherwise.
+fn reach(store: &Sqlite, locks: &ProcessLocks, name: ProcessName, runs: bool) -> Answer<()> {
+    let text = name.to_string();
+    let bell = store.bell().listen().map_err(internal)?;
     let begun = Instant::now();
-    while !done() {
-        if begun.elapsed() > PATIENCE {
-            return None;
+    while locks.holder(&text).is_some() != runs {
+        let wanted = store.processes()?.iter().any(|row| row.name == text && row.wanted);
+        if wanted != runs {
+            let done = if runs { "stopped" } else { "started" };
+            return Err(Refusal::new(
+                RefusalKind::Conflict,
+                format!("somebody else has {done} {name} meanwhile"),
+            ));
         }
-        bell.wait(Some(Duration::from_millis(100))).ok()?;
+        if begun.elapsed() > PATIENCE {
+            let not = if runs { "start" } else { "stop" };
+            return Err(Refusal::new(RefusalKind::Unavailable, format!("{name} did not {not}"))
+                .with_remedy(Some("`ringfence process logs daemon` may tell why")));
+        }
+        bell.wait(Some(Duration::from_millis(100))).map_err(internal)?;
     }
-    Some(())
+    Ok(())
 }
 
 /// The newest log of a process.
