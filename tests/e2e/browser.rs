@@ -312,3 +312,29 @@ fn pages_can_be_read_and_forms_used_without_a_script() {
     browser.see("#logins", "claude");
     browser.close();
 }
+
+/// The walk that the README describes: all but the installing, which a test of the binary has behind it.
+#[test]
+fn a_new_user_walks_from_the_readme_to_a_finished_task_in_the_browser() {
+    let place = crate::guide::place();
+    let commands = crate::guide::commands("README.md");
+    let steps: Vec<&str> = commands.lines().filter(|line| !line.starts_with("cargo ")).collect();
+    assert!(steps.len() >= 3, "{steps:?}");
+    // The agent works where one stands, which is no place to be careless about.
+    let ran = place.shell(&format!("set -e\n{}", steps.join("\n"))).expect_code(0);
+    let address =
+        ran.stdout.split("dashboard: http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let site = Site { place, address };
+    let browser = Browser::new(&site);
+    browser.go("/");
+    browser.see("#tiles", "done");
+    browser.click("a[href='/ui/tasks?status=done']");
+    browser.see("#tasks", "Show what you can do");
+    browser.click("#tasks tbody a");
+    browser.see("#task", "done");
+    browser.click("#attempts a");
+    browser.see("#log", "primes.sh");
+    browser.see("main", "secrets are unreadable");
+    browser.picture("walk");
+    browser.close();
+}

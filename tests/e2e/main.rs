@@ -15,6 +15,7 @@ mod engines;
 mod escapes;
 mod fallback;
 mod findings;
+mod guide;
 mod limits;
 mod logins;
 mod native;

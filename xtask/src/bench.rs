@@ -406,3 +406,9 @@ fn quantiles(mut times: Vec<Duration>) -> (Duration, Duration) {
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
+
+/// Many who look on at once.
+pub(crate) fn server() -> anyhow::Result<()> {
+    let binary = built()?.display().to_string();
+    run(&["cargo", "run", "--release", "--locked", "-p", "server-bench", "--", &binary])
+}

@@ -26,6 +26,7 @@ const USAGE: &str = "cargo xtask COMMAND
   bench         measure sandboxes against peers, side by side
   bench containers  measure containers against the engines' own commands (after `engines`)
   bench queue   measure the queue against peers, side by side
+  bench server  measure the daemon while 200 dashboards follow 50 logs
   bench egress  measure the broker against peers, side by side
   fuzz [SECS]   say random things to the broker for so long (600)
   torture [--minutes N] [--tasks N]  kill everything while the queue works, and see that nothing is lost
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::bench(),
         ["bench", "containers"] => bench::containers(),
         ["bench", "queue"] => bench::queue(),
+        ["bench", "server"] => bench::server(),
         ["bench", "egress"] => shell::run(&["cargo", "run", "--release", "--locked", "-p", "egress-bench"]),
         ["torture", ref rest @ ..] => torture::torture(rest),
         ["contract"] => contract::contract(300),

@@ -1,0 +1,48 @@
+//! The guide: all commands of its pages, run as they stand there.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::Place;
+
+/// The commands of a page: what stands in its blocks of `sh`.
+pub(crate) fn commands(page: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
+    let text = fs::read_to_string(&file).unwrap();
+    let blocks = text.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    blocks.collect()
+}
+
+/// A place where `ringfence` is in the path.
+pub(crate) fn place() -> Place {
+    let place = Place::new().env("RINGFENCE_LISTEN", "127.0.0.1:0");
+    let bin = place.home().join("bin");
+    fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ringfence"), bin.join("ringfence")).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    place.env("PATH", path)
+}
+
+fn run(page: &str) {
+    let place = place();
+    let script = commands(page);
+    assert!(script.lines().count() > 5, "{page} has no commands");
+    let ran = place.shell(&format!("set -e\n{script}"));
+    let _ = place.command(&["stop"]).output();
+    assert_eq!(ran.code(), 0, "{page}\nstdout: {}\nstderr: {}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn getting_started() {
+    run("docs/getting-started.md");
+}
+
+#[test]
+fn api() {
+    run("docs/api.md");
+}
+
+#[test]
+fn operations() {
+    run("docs/operations.md");
+}
