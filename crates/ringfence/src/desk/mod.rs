@@ -204,7 +204,8 @@ impl Desk for Local {
         let checked = asking::ask(&self.installation, &words);
         // What cannot be found out is unknown, and that is an answer.
         checked.or_else(|why: Refusal| {
-            let mode = self.installation.settings().map_or(Mode::Host, |settings| settings.sandbox.mode);
+            let settings = self.installation.settings().or_else(|_| Installation::default_settings());
+            let mode = settings.refuse()?.sandbox.mode;
             let environment = environment.unwrap_or(ExecutionEnvironment::of(mode));
             Ok(LoginCheck {
                 cli: cli.to_owned(),
