@@ -398,11 +398,10 @@ fn the_same_command_line_drives_a_daemon_far_away() {
 fn who_asks_too_often_is_told_when_to_come_back() {
     let settings = SETTINGS.replace("\"rate_limit\": 0", "\"rate_limit\": 30");
     let site = Site::of(Place::new().settings(&settings));
-    let mut last = site.get("/tasks");
-    for _ in 0..60 {
-        last = site.get("/tasks");
-    }
-    assert_eq!((last.status, last.json()["code"].as_str().unwrap()), (429, "too_many_requests"));
+    // Now and then one is let through, for time passes.
+    let turned_away = (0..60).map(|_| site.get("/tasks")).find(|answer| answer.status == 429);
+    let last = turned_away.expect("nobody was turned away");
+    assert_eq!(last.json()["code"], "too_many_requests");
     assert!(last.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     site.get("/health").expect(200);
     // The Unix socket is the person's own.

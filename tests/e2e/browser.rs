@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use fantoccini::elements::Element;
 use fantoccini::error::CmdError;
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -77,20 +78,37 @@ impl<'a> Browser<'a> {
         wait_for(&what, || self.text(css).contains(words).then_some(()));
     }
 
-    fn click(&self, css: &str) {
-        self.run(async { self.client.find(Locator::Css(css)).await?.click().await });
+    /// Does something to an element. The page may exchange it just then: then it is done to the new one.
+    #[track_caller]
+    fn act<F: Future<Output = Result<(), CmdError>>>(&self, css: &str, act: impl Fn(Element) -> F) {
+        wait_for(css, || {
+            let done = self.runtime.block_on(async { act(self.client.find(Locator::Css(css)).await?).await });
+            match done {
+                Err(error) if error.is_stale_element_reference() || error.is_no_such_element() => None,
+                done => {
+                    done.unwrap();
+                    Some(())
+                }
+            }
+        });
     }
 
+    #[track_caller]
+    fn click(&self, css: &str) {
+        self.act(css, |element| async move { element.click().await });
+    }
+
+    #[track_caller]
     fn write(&self, css: &str, text: &str) {
-        self.run(async {
-            let field = self.client.find(Locator::Css(css)).await?;
+        self.act(css, |field| async move {
             field.clear().await?;
             field.send_keys(text).await
         });
     }
 
+    #[track_caller]
     fn choose(&self, css: &str, value: &str) {
-        self.run(async { self.client.find(Locator::Css(css)).await?.select_by_value(value).await });
+        self.act(css, |field| async move { field.select_by_value(value).await });
     }
 
     fn size(&self, width: u32, height: u32) {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::engines::engine;
 use crate::support::Place;
 
 /// The commands of a page: what stands in its blocks of `sh`.
@@ -24,9 +25,11 @@ pub(crate) fn place() -> Place {
 }
 
 fn run(page: &str) {
-    let place = place();
-    let script = commands(page);
-    assert!(script.lines().count() >= 4, "{page} has no commands");
+    run_in(&place(), page, &commands(page));
+}
+
+fn run_in(place: &Place, page: &str, script: &str) {
+    assert!(script.lines().count() >= 2, "{page} has no commands");
     let ran = place.shell(&format!("set -e\n{script}"));
     let _ = place.command(&["stop"]).output();
     assert_eq!(ran.code(), 0, "{page}\nstdout: {}\nstderr: {}", ran.stdout, ran.stderr);
@@ -64,5 +67,20 @@ fn native() {
 
 #[test]
 fn broker() {
-    run("docs/broker.md");
+    let place = place();
+    let login = r#"{"claudeAiOauth": {"accessToken": "sk-ant-oat01-x", "expiresAt": 4102444800000, "scopes": ["user:inference"]}}"#;
+    fs::create_dir(place.home().join(".claude")).unwrap();
+    fs::write(place.home().join(".claude/.credentials.json"), login).unwrap();
+    run_in(&place, "docs/broker.md", &commands("docs/broker.md"));
+}
+
+/// With the image that the engine of the tests has: it was built by just that command.
+#[test]
+fn containers() {
+    let Some(engine) = engine("docker") else { return };
+    let script = commands("docs/containers.md");
+    let (building, rest): (Vec<&str>, Vec<&str>) =
+        script.lines().partition(|line| line.contains("build-image"));
+    assert_eq!(building.len(), 1);
+    run_in(&engine.place(place()), "docs/containers.md", &rest.join("\n"));
 }

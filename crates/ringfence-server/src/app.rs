@@ -112,8 +112,8 @@ impl App {
         }
     }
 
-    /// Changes something, and notes who changed what, with what it was and what it is: both or neither, also when whoever
-    /// asked has gone meanwhile.
+    /// Changes something, and notes who changed what, with what it was and what it is, also when whoever asked has gone
+    /// meanwhile.
     pub(crate) async fn change<T: Send + 'static>(
         &self,
         who: Who,

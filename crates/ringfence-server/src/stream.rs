@@ -121,7 +121,6 @@ impl LogFollower {
             if self.place >= self.to {
                 return None;
             }
-            // Asked before reading: what was written by then is read. Who has read something has more to read first.
             let read = match self.read().await {
                 Ok(read) => read,
                 Err(error) => return Some(Err(error)),
@@ -132,6 +131,7 @@ impl LogFollower {
                 }
                 continue;
             }
+            // Found out before this reading, so that all that was written by then is read.
             if self.over {
                 return None;
             }
@@ -151,8 +151,7 @@ impl LogFollower {
         }
     }
 
-    /// Reads on. A log that is not there yet is empty. It is in memory mostly, so that waiting for a thread would take
-    /// longer than reading.
+    /// Reads on. A log that is not there yet is empty.
     async fn read(&mut self) -> io::Result<usize> {
         if self.file.is_none() {
             match File::open(&self.path) {

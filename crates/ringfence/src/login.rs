@@ -105,7 +105,16 @@ fn look(asked: &Asked<'_>, cli: &'static dyn AgentCli, mode: Mode) -> anyhow::Re
         return Ok(failed(cli, mode, failure));
     }
     let names = runs.record(&result.run).map(|record| record.env_names).unwrap_or_default();
-    let set = |name: &str| asked.installation.env.get(name).is_some_and(|value| !value.trim().is_empty());
+    // A variable may be there and hold nothing; one that the broker has put there stands for something.
+    let outside = asked.installation.outside(&asked.settings.broker)?;
+    let sources = outside.sources(&asked.installation.env);
+    let known = facts
+        .login
+        .providers
+        .iter()
+        .any(|provider| matches!(LoginTool::find(provider, sources), Ok(Some(_))));
+    let set =
+        |name: &str| known || asked.installation.env.get(name).is_some_and(|value| !value.trim().is_empty());
     let key =
         facts.login.env.iter().find(|name| names.iter().any(|seen| seen == *name) && set(name)).copied();
     let answer = answered(&facts.login, &result, &heard);
