@@ -10,9 +10,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
-use ringfence_core::task::TaskSpec;
+use ringfence_core::task::{StateName, TaskSpec};
 use ringfence_egress::Entry as AuditEntry;
-use ringfence_store::{Added, Attempt, DeadLetter, Entry, Filter, ProcessRow, ProcessStatus, Task};
+use ringfence_store::{Added, Attempt, Counts, DeadLetter, Entry, Filter, ProcessRow, ProcessStatus, Task};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ use crate::desk::{
     Agent, Answer, Desk, Letters, LoginCheck, ProcessAnswer, Refusal, RefusalKind, RunRow, RunView,
     SettingsChanged, Status, StoppedAll, Tell, Used, UsedBy,
 };
+use crate::wire::quoted;
 
 /// How long a daemon may take for what takes long.
 const PATIENCE: Duration = Duration::from_secs(320);
@@ -230,14 +231,6 @@ async fn problem(status: StatusCode, answer: hyper::Response<Incoming>) -> Refus
     }
 }
 
-/// A text as a part of an address.
-fn quoted(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
-}
-
 /// A process as the API has it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -300,7 +293,7 @@ struct WireStatus {
     execution_environment: Option<ExecutionEnvironment>,
     mode: Option<Mode>,
     settings_error: Option<String>,
-    tasks: ringfence_store::Counts,
+    tasks: Counts,
     processes: Vec<WireProcess>,
 }
 
@@ -338,6 +331,15 @@ impl Desk for Remote {
 
     fn task(&self, id: &TaskId) -> Answer<Task> {
         self.get(&format!("/tasks/{id}"), "task")
+    }
+
+    fn counts(&self) -> Answer<Counts> {
+        // Every task is some agent's, and who may see tasks may see agents.
+        let mut counts: Counts = StateName::ALL.into_iter().map(|state| (state, 0)).collect();
+        for agent in self.agents()? {
+            agent.row.tasks.into_iter().for_each(|(state, count)| *counts.entry(state).or_default() += count);
+        }
+        Ok(counts)
     }
 
     fn attempts(&self, id: &TaskId) -> Answer<Vec<Attempt>> {

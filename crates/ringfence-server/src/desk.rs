@@ -174,8 +174,8 @@ pub struct Used {
     pub usage: Usage,
 }
 
-/// By what usage is summed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// By what to sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum UsedBy {
@@ -406,6 +406,8 @@ pub trait Desk: Send + Sync {
     fn tasks(&self, filter: &Filter) -> Answer<Vec<Task>>;
     /// One task.
     fn task(&self, id: &TaskId) -> Answer<Task>;
+    /// How many there are of each state.
+    fn counts(&self) -> Answer<Counts>;
     /// What was tried.
     fn attempts(&self, id: &TaskId) -> Answer<Vec<Attempt>>;
     /// Takes a task out of the queue and ends its run.

@@ -111,3 +111,29 @@ pub(crate) fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let id = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     id.map(Some).ok_or_else(|| Problem::invalid("`Last-Event-ID` is no number that was told here"))
 }
+
+/// How many are wanted: from one to the most, or as many as are told if nobody says.
+pub(crate) fn bounded(
+    asked: Option<usize>,
+    name: &str,
+    unsaid: usize,
+    most: usize,
+) -> Result<usize, Problem> {
+    let count = asked.unwrap_or(unsaid);
+    if (1..=most).contains(&count) {
+        return Ok(count);
+    }
+    Err(Problem::invalid(format!("`{name}` is a number from 1 to {most}")))
+}
+
+/// Before which one, if that is said.
+pub(crate) fn before<T: std::str::FromStr>(asked: Option<String>, what: &str) -> Result<Option<T>, Problem> {
+    let wrong = |_| Problem::invalid(format!("`before` is no {what}"));
+    asked.map(|text| text.parse().map_err(wrong)).transpose()
+}
+
+/// Whether somebody wants to be told as it happens.
+pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
+    let kinds = headers.get(header::ACCEPT).and_then(|kinds| kinds.to_str().ok());
+    kinds.is_some_and(|kinds| kinds.contains("text/event-stream"))
+}

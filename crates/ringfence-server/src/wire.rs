@@ -772,3 +772,16 @@ pub(crate) fn time(ms: u64) -> String {
     let ms = i64::try_from(ms).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(ms).map(|time| time.to_string()).unwrap_or_default()
 }
+
+/// A value as people read it.
+pub(crate) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A text as a part of an address.
+pub(crate) fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

@@ -105,11 +105,15 @@ impl Installation {
 
     /// All layers of settings for a workspace, without flags. Each project's file can only tighten what is around it.
     pub(crate) fn layers_for(&self, workspace: &Path) -> anyhow::Result<Layers> {
-        let rows = match Sqlite::system_marker(&self.state).exists() {
-            true => self.store()?.system_config()?,
-            false => Vec::new(),
-        };
-        self.layers_with(workspace, &rows)
+        self.layers_with(workspace, &self.system_rows()?)
+    }
+
+    /// The settings of the running system. Who has never set any needs no queue for it.
+    pub(crate) fn system_rows(&self) -> anyhow::Result<Vec<(String, Value)>> {
+        match Sqlite::system_marker(&self.state).exists() {
+            true => Ok(self.store()?.system_config()?),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// The same, with these settings of the running system.

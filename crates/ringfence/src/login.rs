@@ -10,8 +10,8 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::policy::Credentials;
 use ringfence_core::units::Seconds;
-use ringfence_egress::{LoginError, LoginReport, LoginTool};
-use ringfence_engine::{Observer, Work};
+use ringfence_egress::{LoginError, LoginReport, LoginTool, ProviderError};
+use ringfence_engine::{Observer, Outside, Work};
 use ringfence_server::desk::{LoginCheck, LoginClass};
 use ringfence_store::runs::Runs;
 
@@ -108,19 +108,19 @@ fn look(asked: &Asked<'_>, cli: &'static dyn AgentCli, mode: Mode) -> anyhow::Re
     // A variable may be there and hold nothing; one that the broker has put there stands for something.
     let outside = asked.installation.outside(&asked.settings.broker)?;
     let sources = outside.sources(&asked.installation.env);
-    let known = facts
-        .login
-        .providers
-        .iter()
-        .any(|provider| matches!(LoginTool::find(provider, sources), Ok(Some(_))));
+    let mut tools = facts.login.providers.iter().map(|provider| LoginTool::find(provider, sources));
+    let tool = tools.find_map(Result::transpose);
+    let known = matches!(tool, Some(Ok(_)));
     let set =
         |name: &str| known || asked.installation.env.get(name).is_some_and(|value| !value.trim().is_empty());
     let key =
         facts.login.env.iter().find(|name| names.iter().any(|seen| seen == *name) && set(name)).copied();
     let answer = answered(&facts.login, &result, &heard);
     Ok(match (answer, key) {
-        (Some(true), _) => valid(asked, cli, policy.credentials, key)?,
-        (Some(false), Some(_)) if facts.login.ignores_keys => valid(asked, cli, policy.credentials, key)?,
+        (Some(true), _) => valid(cli, tool, &outside, policy.credentials, key),
+        (Some(false), Some(_)) if facts.login.ignores_keys => {
+            valid(cli, tool, &outside, policy.credentials, key)
+        }
         (Some(false), _) => {
             Found::new(LoginClass::LoginRequired, format!("{} has no login {}", facts.name, place(mode)))
                 .with_remedy(facts.login.remedy)
@@ -175,50 +175,45 @@ fn failed(cli: &dyn AgentCli, mode: Mode, failure: Failure) -> Found {
 /// What the CLI says it has, looked at where the real thing is. A login that has run out is refreshed, as the first task
 /// would do it: only so one knows whether it still can be.
 fn valid(
-    asked: &Asked<'_>,
     cli: &dyn AgentCli,
+    tool: Option<Result<LoginTool, ProviderError>>,
+    outside: &Outside,
     credentials: Credentials,
     key: Option<&str>,
-) -> anyhow::Result<Found> {
+) -> Found {
     let name = cli.facts().name;
-    let outside = asked.installation.outside(&asked.settings.broker)?;
-    let sources = outside.sources(&asked.installation.env);
-    let mut tools = cli.facts().login.providers.iter().map(|provider| LoginTool::find(provider, sources));
-    let tool = match tools.find_map(Result::transpose) {
+    let tool = match tool {
         Some(Ok(tool)) => tool,
         Some(Err(error)) => {
-            return Ok(Found::new(LoginClass::LoginRequired, error.to_string())
-                .with_remedy(cli.facts().login.remedy));
+            return Found::new(LoginClass::LoginRequired, error.to_string())
+                .with_remedy(cli.facts().login.remedy);
         }
-        None => return Ok(Found::new(LoginClass::Ok, by_key(name, key))),
+        None => return Found::new(LoginClass::Ok, by_key(name, key)),
     };
     let report = tool.report();
     match (report.expired, report.refreshable) {
-        (false, _) => Ok(Found::new(LoginClass::Ok, good(name, key, &report))),
-        (true, false) => Ok(expired(cli, &report)),
+        (false, _) => Found::new(LoginClass::Ok, good(name, key, &report)),
+        (true, false) => expired(cli, &report),
         // In a mode that has copies nobody inside can refresh, and on the host the CLI would: it is the same login.
         (true, true) if credentials != Credentials::None => {
             match tool.refresh(&outside.connect_to, &outside.roots) {
-                Ok(report) => Ok(Found::new(LoginClass::Ok, good(name, key, &report))),
+                Ok(report) => Found::new(LoginClass::Ok, good(name, key, &report)),
                 // Who cannot be reached has not said no.
-                Err(error @ LoginError::Unreachable { .. }) => Ok(Found {
+                Err(error @ LoginError::Unreachable { .. }) => Found {
                     ran: true,
                     ..Found::new(
                         LoginClass::Unknown,
                         format!("the login of {name} has to be refreshed: {error}"),
                     )
                     .with_remedy("check the network, and look again")
-                }),
+                },
                 Err(error) => {
                     let found = expired(cli, &report);
-                    Ok(Found {
-                        message: format!("{} and cannot be refreshed: {error}", found.message),
-                        ..found
-                    })
+                    Found { message: format!("{} and cannot be refreshed: {error}", found.message), ..found }
                 }
             }
         }
-        (true, true) => Ok(expired(cli, &report)),
+        (true, true) => expired(cli, &report),
     }
 }
 

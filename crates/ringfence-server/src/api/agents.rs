@@ -24,17 +24,6 @@ pub(super) async fn list(State(app): State<App>) -> Result<Json<Agents>, Problem
     Ok(Json(Agents { agents: agents.into_iter().map(Into::into).collect() }))
 }
 
-/// By what to sum.
-#[derive(Deserialize, ToSchema, Clone, Copy)]
-#[serde(rename_all = "lowercase")]
-enum By {
-    Day,
-    Agent,
-    Model,
-    Task,
-    Run,
-}
-
 /// Which sums.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -42,7 +31,7 @@ enum By {
 pub(super) struct Which {
     /// By what to sum; by day if not said.
     #[param(inline)]
-    by: Option<By>,
+    by: Option<UsedBy>,
 }
 
 /// What was used.
@@ -62,13 +51,7 @@ pub(super) struct Sum {
 /// What runs have used, summed.
 #[utoipa::path(get, path = "/usage", tag = "agents", params(Which), responses((status = 200, body = Sums, description = "The sums.")))]
 pub(super) async fn usage(State(app): State<App>, Asked(which): Asked<Which>) -> Result<Json<Sums>, Problem> {
-    let by = match which.by.unwrap_or(By::Day) {
-        By::Day => UsedBy::Day,
-        By::Agent => UsedBy::Agent,
-        By::Model => UsedBy::Model,
-        By::Task => UsedBy::Task,
-        By::Run => UsedBy::Run,
-    };
+    let by = which.by.unwrap_or(UsedBy::Day);
     let used = app.ask(move |house| house.usage(by)).await?;
     let usage = used.into_iter().map(|used| Sum { key: used.key, usage: used.usage.into() });
     Ok(Json(Sums { usage: usage.collect() }))

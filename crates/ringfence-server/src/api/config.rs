@@ -13,6 +13,7 @@ use crate::deeds::{Settled, is_changeable};
 use crate::desk::Setting;
 use crate::input::{Asker, Body};
 use crate::problem::Problem;
+use crate::wire::plain;
 
 /// The settings.
 #[derive(Serialize, ToSchema)]
@@ -61,10 +62,9 @@ pub(super) struct Changed {
 }
 
 fn config(settings: &[Setting]) -> BTreeMap<String, String> {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let named = settings.iter().flat_map(|setting| {
         let variables = setting.variables.iter().filter(|name| !name.starts_with("RINGFENCE_"));
-        variables.chain([&setting.key]).map(|name| (name.clone(), text(&setting.value)))
+        variables.chain([&setting.key]).map(|name| (name.clone(), plain(&setting.value)))
     });
     named.collect()
 }

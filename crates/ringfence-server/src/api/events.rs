@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::input::{Asked, last_seen};
+use crate::input::{Asked, bounded, last_seen, wants_stream};
 use crate::problem::Problem;
 use crate::stream::EventFollower;
 use crate::wire;
@@ -59,15 +59,11 @@ pub(super) async fn events(
         return Err(Problem::invalid("`after` is no id that was told here"));
     }
     let newest = *app.last_event.borrow();
-    let text = |name| headers.get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
-    if text(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/event-stream")) {
+    if wants_stream(&headers) {
         let after = last_seen(&headers)?.or(which.after).unwrap_or(newest);
         return Ok(follow(&app, after).into_response());
     }
-    let limit = which.limit.unwrap_or(100);
-    if !(1..=1000).contains(&limit) {
-        return Err(Problem::invalid("`limit` is a number from 1 to 1000"));
-    }
+    let limit = bounded(which.limit, "limit", 100, 1000)?;
     let wait = which.wait.unwrap_or(0);
     if wait > LONGEST_WAIT {
         return Err(Problem::invalid("`wait` is a number of seconds, at most 50"));

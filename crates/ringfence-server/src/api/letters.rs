@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::input::{Asked, Asker, Named};
+use crate::input::{Asked, Asker, Named, before, bounded};
 use crate::problem::Problem;
 use crate::wire;
 
@@ -58,14 +58,8 @@ pub(super) async fn list(
     State(app): State<App>,
     Asked(which): Asked<Which>,
 ) -> Result<Json<Letters>, Problem> {
-    let limit = which.limit.unwrap_or(50);
-    if !(1..=1000).contains(&limit) {
-        return Err(Problem::invalid("`limit` is a number from 1 to 1000"));
-    }
-    let before: Option<TaskId> = which
-        .before
-        .map(|id| id.parse().map_err(|_| Problem::invalid("`before` is no task's number")))
-        .transpose()?;
+    let limit = bounded(which.limit, "limit", 50, 1000)?;
+    let before: Option<TaskId> = before(which.before, "task's number")?;
     let letters = app.ask(move |house| house.letters(before.as_ref(), limit)).await?;
     let next = letters
         .tasks

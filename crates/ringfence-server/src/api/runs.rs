@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::desk::{FileChange, RunRow, RunView};
-use crate::input::{Asked, Named, last_seen};
+use crate::input::{Asked, Named, before, bounded, last_seen, wants_stream};
 use crate::problem::Problem;
 use crate::stream::LogFollower;
 use crate::wire;
@@ -88,14 +88,8 @@ pub(super) async fn list(
     State(app): State<App>,
     Asked(which): Asked<Which>,
 ) -> Result<Json<RunPage>, Problem> {
-    let limit = which.limit.unwrap_or(50);
-    if !(1..=1000).contains(&limit) {
-        return Err(Problem::invalid("`limit` is a number from 1 to 1000"));
-    }
-    let before: Option<RunId> = which
-        .before
-        .map(|id| id.parse().map_err(|_| Problem::invalid("`before` is no run's name")))
-        .transpose()?;
+    let limit = bounded(which.limit, "limit", 50, 1000)?;
+    let before: Option<RunId> = before(which.before, "run's name")?;
     let runs = app.ask(move |house| house.runs(before.as_ref(), limit)).await?;
     let next = (runs.len() == limit).then(|| runs.last().map(|row| row.run.to_string())).flatten();
     Ok(Json(RunPage { runs: runs.into_iter().map(Into::into).collect(), next }))
@@ -150,10 +144,9 @@ pub(super) async fn log(
     Asked(part): Asked<Part>,
 ) -> Result<Response, Problem> {
     let run = view(&app, run).await?.record.run;
-    let text = |name| headers.get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
     let from = last_seen(&headers)?.or(part.from).unwrap_or(0);
     let follower = LogFollower::new(&app, run, from, part.to, part.follow.unwrap_or(false));
-    if text(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/event-stream")) {
+    if wants_stream(&headers) {
         let parts =
             stream::unfold(follower, |mut follower| async move { Some((follower.next().await?, follower)) });
         let events = parts.map(|lines| {

@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::desk::{FindingGroup, LoginCheck, ProcessAnswer};
-use crate::input::{Asked, Asker, Named};
+use crate::input::{Asked, Asker, Named, bounded};
 use crate::problem::Problem;
 use crate::wire;
 
@@ -160,10 +160,7 @@ pub(super) async fn process_logs(
     Named(name): Named<String>,
     Asked(much): Asked<Much>,
 ) -> Result<Response, Problem> {
-    let lines = much.lines.unwrap_or(200);
-    if !(1..=2000).contains(&lines) {
-        return Err(Problem::invalid("`lines` is a number from 1 to 2000"));
-    }
+    let lines = bounded(much.lines, "lines", 200, 2000)?;
     Ok(app.ask(move |house| house.process_log(&name, lines)).await?.into_response())
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::input::{Asked, Asker, Body, Named};
+use crate::input::{Asked, Asker, Body, Named, before, bounded};
 use crate::problem::Problem;
 use crate::wire;
 
@@ -98,10 +98,7 @@ pub(super) async fn list(
     State(app): State<App>,
     Asked(which): Asked<Which>,
 ) -> Result<Json<TaskPage>, Problem> {
-    let limit = which.limit.unwrap_or(50);
-    if !(1..=1000).contains(&limit) {
-        return Err(Problem::invalid("`limit` is a number from 1 to 1000"));
-    }
+    let limit = bounded(which.limit, "limit", 50, 1000)?;
     let states = which.status.iter().flat_map(|text| text.split(','));
     let states = states.map(|name| {
         let known = || {
@@ -113,10 +110,7 @@ pub(super) async fn list(
         states: states.collect::<Result<_, _>>()?,
         role: which.role.map(Into::into),
         agent: which.agent,
-        before: which
-            .before
-            .map(|id| id.parse().map_err(|_| Problem::invalid("`before` is no task's number")))
-            .transpose()?,
+        before: before(which.before, "task's number")?,
         limit,
     };
     let tasks = app.ask(move |house| house.tasks(&filter)).await?;

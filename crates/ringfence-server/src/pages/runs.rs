@@ -16,6 +16,7 @@ use super::{Site, Visitor, Wrong, log};
 use crate::desk::{FileChange, RunRow, RunView};
 use crate::input::{Asked, Named};
 use crate::stream::LogFollower;
+use crate::wire::plain;
 
 /// The script asks with this for what is marked as live.
 const LIVE: &str = "x-ringfence-live";
@@ -207,10 +208,6 @@ fn flatten(path: &str, value: &Value, rows: &mut BTreeMap<String, String>) {
             rows.insert(path.to_owned(), plain(other));
         }
     }
-}
-
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn decisions(net: &[ringfence_egress::Entry]) -> Markup {

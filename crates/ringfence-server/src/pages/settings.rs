@@ -4,17 +4,16 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::html;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::view::Page;
 use super::{Form, Site, Visitor, Wrong, back};
 use crate::deeds::is_changeable;
+use crate::wire::plain;
 
 const HERE: &str = "/ui/system/settings";
 
 pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
     let settings = app.ask(|house| house.settings()).await?;
-    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let body = html! {
         h1 { "Settings" }
         p { "What is changed here is for the running system and in force from the next task. Files, and variables of the daemon, are layers of their own; the later one wins." }

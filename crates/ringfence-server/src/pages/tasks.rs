@@ -17,6 +17,7 @@ use super::{Form, Nothing, Site, Visitor, Wrong, back};
 use crate::app::CLIS;
 use crate::input::{Asked, Named};
 use crate::problem::Problem;
+use crate::wire::quoted;
 
 /// So many on a page.
 const PAGE: usize = 50;
@@ -48,7 +49,7 @@ pub(super) async fn list(
     let (tasks, counts, agents) = app
         .ask(move |house| {
             let agents = house.agents().unwrap_or_default();
-            Ok((house.tasks(&filter)?, house.status()?.tasks, agents))
+            Ok((house.tasks(&filter)?, house.counts()?, agents))
         })
         .await?;
     let total: u64 = counts.values().sum();
@@ -76,25 +77,11 @@ pub(super) async fn list(
                 @if tasks.is_empty() { p.empty { "No tasks." } } @else { (table(&visitor, &tasks)) }
             }
             @if let Some(older) = older {
-                a.button rel="next" href={ "/ui/tasks?status=" (which.status) "&role=" (which.role) "&agent=" (encoded(&which.agent)) "&before=" (older) } { "Older" }
+                a.button rel="next" href={ "/ui/tasks?status=" (which.status) "&role=" (which.role) "&agent=" (quoted(&which.agent)) "&before=" (older) } { "Older" }
             }
         }
     };
     Ok(Page::new(&visitor, "/ui/tasks", "Tasks", &body))
-}
-
-pub(super) fn encoded(text: &str) -> String {
-    text.bytes()
-        .map(
-            |byte| {
-                if byte.is_ascii_alphanumeric() {
-                    char::from(byte).to_string()
-                } else {
-                    format!("%{byte:02X}")
-                }
-            },
-        )
-        .collect()
 }
 
 fn table(visitor: &Visitor, tasks: &[Task]) -> Markup {

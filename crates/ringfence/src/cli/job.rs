@@ -229,7 +229,10 @@ impl Asked<'_> {
         policy.files.write.extend(options.write.iter().map(|path| self.named_path(path)));
         options.allow.iter().for_each(|host| policy.allow_host(host.clone()));
         policy.network.local.extend(&options.allow_local);
-        let own = server_address(&self.installation.state).and_then(|text| text.parse::<SocketAddr>().ok());
+        // Only who asks for a port has to know which one it must not be.
+        let asks = !policy.network.local.is_empty();
+        let own = asks.then(|| server_address(&self.installation.state)).flatten();
+        let own = own.and_then(|text| text.parse::<SocketAddr>().ok());
         if let Some(port) = own.map(|own| own.port()).filter(|port| policy.network.local.contains(port)) {
             return Err(advise(
                 anyhow!("port {port} is that of ringfence's own daemon, which no run may reach"),

@@ -381,7 +381,7 @@ fn list(args: ListArgs, desk: &dyn Desk) -> anyhow::Result<()> {
         ]
     }));
     terminal::table(&table);
-    terminal::about(summary(&desk.status().map_err(told)?.tasks));
+    terminal::about(summary(&desk.counts().map_err(told)?));
     Ok(())
 }
 

@@ -24,8 +24,8 @@ use ringfence_server::desk::{
 };
 use ringfence_store::runs::Progress;
 use ringfence_store::{
-    Added, Attempt, DeadLetter, DeadLetters, Deliveries, DeliveryState, Entry, Events, Filter, Happened,
-    ProcessRow, Span, Task, Tasks,
+    Added, Attempt, Counts, DeadLetter, DeadLetters, Deliveries, DeliveryState, Entry, Events, Filter,
+    Happened, ProcessRow, Span, Task, Tasks,
 };
 use serde_json::Value;
 
@@ -84,6 +84,10 @@ impl Desk for Local {
 
     fn task(&self, id: &TaskId) -> Answer<Task> {
         Ok(self.store()?.task(id)?)
+    }
+
+    fn counts(&self) -> Answer<Counts> {
+        Ok(self.store()?.counts()?)
     }
 
     fn attempts(&self, id: &TaskId) -> Answer<Vec<Attempt>> {

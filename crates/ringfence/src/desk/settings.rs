@@ -15,12 +15,9 @@ const MODE: &str = "sandbox.mode";
 
 /// All settings that belong to no workspace.
 pub(super) fn list(installation: &Installation) -> anyhow::Result<Vec<Setting>> {
-    let layers = installation.layers_for(std::path::Path::new("/"))?;
+    let system = installation.system_rows()?;
+    let layers = installation.layers_with(std::path::Path::new("/"), &system)?;
     let mode = layers.resolve()?.sandbox.mode;
-    let system = match ringfence_store::sqlite::Sqlite::system_marker(&installation.state).exists() {
-        true => installation.store()?.system_config()?,
-        false => Vec::new(),
-    };
     let told =
         |key: &str| system.iter().find(|(name, _)| name == key).map(|(_, value)| config::shown(key, value));
     let environment = ExecutionEnvironment::of(mode);
