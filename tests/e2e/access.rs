@@ -217,6 +217,14 @@ fn a_browser_logs_in_once_and_its_forms_are_its_own() {
     assert_ne!(session, cookie, "a name from before is worth nothing");
     site.ask("GET", "/ui", &[("cookie", &cookie)], "").expect(303);
     let inside = site.ask("GET", "/ui/tasks", &[("cookie", &session)], "").expect(200);
+    // A word about what was done is for who sees the whole page.
+    let unknown = format!("token={}&name=worker-0", token(&inside.body));
+    form("/ui/system/start", &session, &unknown).expect(303);
+    let part =
+        site.ask("GET", "/ui/system", &[("cookie", &session), ("x-ringfence-live", "1")], "").expect(200);
+    assert!(!part.body.contains("Process not found"), "{}", part.body);
+    let whole = site.ask("GET", "/ui/system", &[("cookie", &session)], "").expect(200);
+    assert!(whole.body.contains("Process not found"), "{}", whole.body);
     // Only with the token of this very browser, and not for a page from elsewhere.
     let add = |token: &str| {
         format!(

@@ -162,6 +162,34 @@ impl Drop for Browser<'_> {
     }
 }
 
+/// Somebody else may have asked for it: all who look see it.
+#[test]
+fn long_work_shows_how_far_it_has_come() {
+    let site = Site::new();
+    let browser = Browser::new(&site);
+    browser.go("/ui/compare");
+    browser.see(".live", "live");
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| site.ask("POST", "/system/probe?mode=host", &[], ""));
+        browser.see("[data-work=probe]", " of ");
+        let work = site.get("/system/work").json();
+        let probe = &work["work"].as_array().unwrap().first();
+        // It may be over by now; if not, it says the same.
+        assert!(
+            probe.is_none_or(|probe| probe["name"] == "probe" && probe["of"].as_u64() > Some(60)),
+            "{work}"
+        );
+        assert_eq!(asked.join().unwrap().status, 200);
+    });
+    wait_for("the end of it", || browser.text("[data-work=probe]").is_empty().then_some(()));
+    assert_eq!(site.get("/system/work").json()["work"], json!([]));
+    // What is measured on the page itself leads back to it.
+    browser.click("form[action='/ui/compare/measure'] button");
+    browser.see(".said", "modes were measured");
+    browser.see(".bars", "native");
+    browser.close();
+}
+
 #[test]
 fn the_environment_is_switched_and_a_worker_started_in_both() {
     let site = Site::new();
@@ -248,8 +276,8 @@ fn a_login_that_is_missing_is_shown_with_its_remedy() {
     browser.go("/ui/system");
     // The page is there at once, and the answer comes when it is known.
     browser.see("h1", "System");
-    browser.see("#logins", "claude has no login in mode native");
-    browser.see("#logins .remedy", "claude /login");
+    browser.see("#login-claude", "claude has no login in mode native");
+    browser.see("#login-claude .remedy", "claude /login");
     browser.see("#doctor", "native");
     browser.picture("logins");
     browser.close();
@@ -327,7 +355,7 @@ fn pages_can_be_read_and_forms_used_without_a_script() {
     browser.go(&format!("/ui/runs/{run}"));
     browser.see("#log", "primes.sh");
     browser.go("/ui/system/logins");
-    browser.see("#logins", "claude");
+    browser.see("#login-claude", "claude");
     browser.close();
 }
 

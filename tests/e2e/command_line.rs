@@ -373,3 +373,33 @@ fn verbs_that_need_no_home_need_none() {
     let ran = Place::new().env("HOME", "not/absolute").run(&["config", "list"]).expect_code(125);
     assert!(ran.stderr.contains("HOME is `not/absolute`"), "{}", ran.stderr);
 }
+
+#[test]
+fn long_work_tells_how_far_it_has_come_to_who_wants_to_know() {
+    let steps = |words: &[&str]| -> Vec<Value> {
+        let ran = Place::new().env("RINGFENCE_PROGRESS", "json").run(words);
+        let steps = ran.stderr.lines().filter_map(|line| serde_json::from_str(line).ok());
+        steps.filter(|step: &Value| step["of"].is_u64()).collect()
+    };
+    for words in [
+        &["compare", "-n", "2"][..],
+        &["sandbox", "doctor"],
+        &["auth", "check"],
+        &["probe", "--mode", "host"],
+    ] {
+        let steps = steps(words);
+        let done: Vec<u64> = steps.iter().map(|step| step["done"].as_u64().unwrap()).collect();
+        assert!(done.len() > 2 && done.is_sorted(), "{words:?}: {steps:?}");
+        assert!(
+            steps.iter().all(|step| step["done"].as_u64() <= step["of"].as_u64()),
+            "{words:?}: {steps:?}"
+        );
+        assert!(
+            steps.iter().all(|step| step["what"].as_str().is_some_and(|what| !what.is_empty())),
+            "{steps:?}"
+        );
+    }
+    // Nobody else is bothered.
+    let ran = Place::new().run(&["compare", "-n", "1", "--json"]).expect_code(0);
+    assert_eq!(ran.stderr, "");
+}

@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
 use crate::access::{Access, Who};
-use crate::desk::{Answer, DoctorReport, House, LoginCheck, ModeTiming, ModeView};
+use crate::desk::{Answer, DoctorReport, Hear, House, LoginCheck, ModeTiming, ModeView, Step};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::rate::Rates;
 use crate::sessions::Sessions;
+use crate::works::Works;
 
 /// How long the answer to a check is good, and to what hardly ever changes.
 const CHECKED: Duration = Duration::from_secs(10);
@@ -36,6 +37,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     /// The last event's id; changes when something happens.
     pub(crate) last_event: watch::Receiver<u64>,
+    pub(crate) works: Works,
     /// How long modes took when they were last measured.
     pub(crate) timings: Mutex<Vec<ModeTiming>>,
     modes: Kept<Vec<ModeView>>,
@@ -89,6 +91,7 @@ impl App {
             sessions: Sessions::new()?,
             metrics: Metrics::default(),
             last_event,
+            works: Works::default(),
             timings: Mutex::default(),
             modes: Kept::default(),
             doctor: Kept::default(),
@@ -140,13 +143,16 @@ impl App {
     /// Asks something that is answered by trying things out: few at once, so that nobody else waits for a thread.
     pub(crate) async fn attempt<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&dyn House) -> Answer<T> + Send + 'static,
+        name: &'static str,
+        question: impl FnOnce(&dyn House, Hear<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<T, Problem> {
+        let under_way = self.works.begin(name, "waits for its turn");
         let turn = Arc::clone(&self.attempts).acquire_owned().await;
         self.ask(move |house| {
             // Held until it is over, whoever still waits for it.
             let _turn = turn;
-            question(house)
+            under_way.at(Step { done: 0, of: 0, what: String::new() });
+            question(house, &|step| under_way.at(step))
         })
         .await
     }
@@ -156,7 +162,8 @@ impl App {
         &self,
         known: &Kept<T>,
         good_for: Duration,
-        question: impl FnOnce(&dyn House) -> Answer<T> + Send + 'static,
+        name: &'static str,
+        question: impl FnOnce(&dyn House, Hear<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<T, Problem> {
         let mut last = Arc::clone(known).lock_owned().await;
         if let Some((_, answer)) = last.as_ref().filter(|(at, _)| at.elapsed() < good_for) {
@@ -164,7 +171,7 @@ impl App {
         }
         let asking = self.clone();
         let asked = tokio::spawn(async move {
-            let answer = asking.attempt(question).await?;
+            let answer = asking.attempt(name, question).await?;
             *last = Some((Instant::now(), answer.clone()));
             Ok(answer)
         });
@@ -173,12 +180,12 @@ impl App {
 
     /// The modes, which hardly ever change.
     pub(crate) async fn modes(&self) -> Result<Vec<ModeView>, Problem> {
-        self.fresh(&self.modes, LASTING, |house| house.modes()).await
+        self.fresh(&self.modes, LASTING, "modes", |house, _| house.modes()).await
     }
 
     /// What works on this machine.
     pub(crate) async fn doctor(&self) -> Result<DoctorReport, Problem> {
-        self.fresh(&self.doctor, CHECKED, |house| house.doctor()).await
+        self.fresh(&self.doctor, CHECKED, "doctor", |house, hear| house.doctor(hear)).await
     }
 
     /// Whether an agent CLI has a login: one check at a time for each.
@@ -196,7 +203,7 @@ impl App {
             None => self.ask(|house| house.environment()).await?,
         };
         let known = &self.logins[&(name, environment == ExecutionEnvironment::Sandbox)];
-        self.fresh(known, CHECKED, move |house| house.login(name, Some(environment))).await
+        self.fresh(known, CHECKED, name, move |house, _| house.login(name, Some(environment))).await
     }
 }
 

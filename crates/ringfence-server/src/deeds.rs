@@ -148,7 +148,7 @@ impl App {
 
     /// Tries to break each promise of a mode.
     pub(crate) async fn probe(&self, who: Who, mode: Option<Mode>) -> Result<Value, Problem> {
-        let report = self.attempt(move |house| house.probe(mode)).await?;
+        let report = self.attempt("probe", move |house, hear| house.probe(mode, hear)).await?;
         let noted = Noted::new(&report["mode"], Value::Null, report["broken_claims"].clone());
         self.change(who, "system.probe", move |_| Ok((report, vec![noted]))).await
     }
@@ -157,7 +157,7 @@ impl App {
     pub(crate) async fn measure(&self, who: Who) -> Result<usize, Problem> {
         let app = self.clone();
         let measured = tokio::spawn(async move {
-            let timings = app.attempt(|house| house.compare()).await?;
+            let timings = app.attempt("compare", |house, hear| house.compare(hear)).await?;
             let count = timings.iter().filter(|timing| timing.median_ms.is_some()).count();
             *lock(&app.timings) = timings;
             let noted = Noted::new("modes", Value::Null, count);

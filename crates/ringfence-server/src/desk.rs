@@ -398,6 +398,21 @@ pub struct ModeTiming {
 /// Told each line of a log; false ends it.
 pub type Tell<'a> = dyn FnMut(LogLine) -> bool + 'a;
 
+/// How far something that takes long has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// So many steps are done.
+    pub done: u64,
+    /// So many there are.
+    pub of: u64,
+    /// The step that is under way.
+    pub what: String,
+}
+
+/// Hears of the steps of something that takes long.
+pub type Hear<'a> = &'a (dyn Fn(Step) + Sync + 'a);
+
 /// All that can be asked.
 pub trait Desk: Send + Sync {
     /// Accepts tasks, all or none.
@@ -483,11 +498,11 @@ pub trait House: Desk {
     /// The modes.
     fn modes(&self) -> Answer<Vec<ModeView>>;
     /// How long each mode takes that works here.
-    fn compare(&self) -> Answer<Vec<ModeTiming>>;
+    fn compare(&self, hear: Hear<'_>) -> Answer<Vec<ModeTiming>>;
     /// What works on this machine.
-    fn doctor(&self) -> Answer<DoctorReport>;
+    fn doctor(&self, hear: Hear<'_>) -> Answer<DoctorReport>;
     /// What held when every promise of a mode was tried.
-    fn probe(&self, mode: Option<Mode>) -> Answer<Value>;
+    fn probe(&self, mode: Option<Mode>, hear: Hear<'_>) -> Answer<Value>;
     /// The keys that names of settings mean, each with its name.
     fn setting_keys(&self, changes: &[(String, Option<String>)]) -> Answer<Vec<(String, String)>>;
     /// Whether the store can be read and written.

@@ -19,6 +19,7 @@ mod rate;
 mod sessions;
 mod stream;
 mod wire;
+mod works;
 
 use std::io;
 use std::net::SocketAddr;

@@ -6,6 +6,7 @@ mod desk;
 mod gate;
 mod installation;
 mod login;
+mod progress;
 mod queue;
 mod render;
 mod report;

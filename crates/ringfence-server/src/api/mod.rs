@@ -81,6 +81,7 @@ pub(crate) fn router() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(system::stop))
         .routes(routes!(system::process_logs))
         .routes(routes!(system::modes))
+        .routes(routes!(system::work))
         .routes(routes!(system::doctor))
         .routes(routes!(system::probe))
         .routes(routes!(system::auth))

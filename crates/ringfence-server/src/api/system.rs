@@ -14,6 +14,7 @@ use crate::desk::{FindingGroup, LoginCheck, ProcessAnswer};
 use crate::input::{Asked, Asker, Named, bounded};
 use crate::problem::Problem;
 use crate::wire;
+use crate::works::Work;
 
 /// The daemon and the queue.
 #[derive(Serialize, ToSchema)]
@@ -205,6 +206,18 @@ pub(super) async fn modes(State(app): State<App>) -> Result<Json<Modes>, Problem
         hint: mode.hint,
     });
     Ok(Json(Modes { modes: rows.collect() }))
+}
+
+/// Long work that is under way.
+#[derive(Serialize, ToSchema)]
+pub(super) struct WorkList {
+    work: Vec<Work>,
+}
+
+/// How far checks, measurements and probes have come that somebody has asked for.
+#[utoipa::path(get, path = "/system/work", tag = "system", responses((status = 200, body = WorkList, description = "The oldest first.")))]
+pub(super) async fn work(State(app): State<App>) -> Json<WorkList> {
+    Json(WorkList { work: app.works.now() })
 }
 
 /// What the doctor found.

@@ -7,7 +7,7 @@ use ringfence_core::mode::{Mode, UnknownMode};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::view::{Page, badge};
+use super::view::{Page, badge, progress};
 use super::{Form, Nothing, Site, Visitor, Wrong, back};
 use crate::app::lock;
 use crate::problem::Problem;
@@ -31,6 +31,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
             h2 { "What it costs" }
             p { "From the command to the end of `true`, in each mode that works here: the median of several times, in turns." }
             form method="post" action="/ui/compare/measure" data-busy="Measuring…" { (visitor.token()) button.primary type="submit" { "Measure" } }
+            (progress(&visitor, "compare"))
             @if !timings.is_empty() {
                 @let most = timings.iter().filter_map(|timing| timing.median_ms).fold(1.0, f64::max);
                 div.scroll { table.bars { tbody { @for timing in &timings { tr {
@@ -68,6 +69,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
                 label { "Try to break every promise of" select name="mode" { @for mode in modes.iter().filter(|mode| mode.available) { option value=(mode.mode) selected[mode.in_use] { (mode.mode) } } } }
                 button type="submit" { "Probe" }
             }
+            (progress(&visitor, "probe"))
             dl.facts { @for mode in &modes { dt { (mode.mode) } dd { (mode.boundary) " " small { "needs " (mode.needs) @if let Some(hint) = &mode.hint { " · " (hint) } } } } }
         }
     };

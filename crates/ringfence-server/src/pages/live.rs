@@ -15,9 +15,12 @@ use serde::Deserialize;
 use super::{Site, Wrong, log as lines};
 use crate::input::{Asked, Named, last_seen};
 use crate::stream::LogFollower;
+use crate::works::Work;
 
 /// Pages are made anew no more often.
 const CALM: Duration = Duration::from_millis(500);
+/// Steps of long work are shown no more often.
+const SMOOTH: Duration = Duration::from_millis(100);
 
 #[derive(Deserialize)]
 pub(super) struct Since {
@@ -25,7 +28,7 @@ pub(super) struct Since {
     after: u64,
 }
 
-/// Says that something has changed since a page was made, as often as it is good to look.
+/// Says that something has changed since a page was made, as often as it is good to look, and how far long work has come.
 pub(super) async fn changes(
     State(app): Site,
     headers: HeaderMap,
@@ -39,7 +42,14 @@ pub(super) async fn changes(
         let event = Event::default().id(id.to_string()).event("changed").data(id.to_string());
         Some((Ok::<_, Infallible>(event), (last, id)))
     });
-    Ok(Sse::new(ticks).keep_alive(KeepAlive::default()))
+    let works = stream::unfold(app.works.follow(), |mut works| async move {
+        works.changed().await.ok()?;
+        tokio::time::sleep(SMOOTH).await;
+        let now: Vec<Work> = works.borrow_and_update().values().cloned().collect();
+        let event = Event::default().event("work").json_data(now).ok()?;
+        Some((Ok::<_, Infallible>(event), works))
+    });
+    Ok(Sse::new(stream::select(ticks, works)).keep_alive(KeepAlive::default()))
 }
 
 #[derive(Deserialize)]

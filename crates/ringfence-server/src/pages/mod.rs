@@ -104,10 +104,15 @@ impl IntoResponse for Wrong {
     }
 }
 
+/// The script asks with this for parts of a page.
+const PARTLY: &str = "x-ringfence-live";
+
 /// What a page may do: who looks at it, and in which browser.
 pub(crate) struct Visitor {
     pub(crate) who: Who,
     pub(crate) name: String,
+    /// Whether a script asks for parts of the page alone.
+    partly: bool,
     app: App,
 }
 
@@ -134,7 +139,7 @@ impl FromRequestParts<App> for Visitor {
         let nobody = || Problem::new(StatusCode::FORBIDDEN, "not_local", "nobody knows who asks");
         let who = parts.extensions.get::<Who>().copied().ok_or_else(nobody)?;
         let Browser(name) = parts.extensions.get::<Browser>().cloned().ok_or_else(nobody)?;
-        Ok(Self { who, name, app: app.clone() })
+        Ok(Self { who, name, partly: parts.headers.contains_key(PARTLY), app: app.clone() })
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::http::HeaderMap;
 use maud::{Markup, html};
 use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
@@ -18,8 +17,6 @@ use crate::input::{Asked, Named};
 use crate::stream::LogFollower;
 use crate::wire::plain;
 
-/// The script asks with this for what is marked as live.
-const LIVE: &str = "x-ringfence-live";
 /// So many on a page.
 const PAGE: usize = 50;
 /// So much of a log is on the page from the beginning; a script brings the rest.
@@ -69,11 +66,10 @@ fn table(runs: &[RunRow]) -> Markup {
 pub(super) async fn show(
     State(app): Site,
     visitor: Visitor,
-    headers: HeaderMap,
     Named(run): Named<RunId>,
 ) -> Result<Page, Wrong> {
     let view = app.ask(move |house| house.run(run.as_str())).await?;
-    if headers.contains_key(LIVE) {
+    if visitor.partly {
         // Only what changes by itself: the log comes another way.
         let body = html! { section.card id="run" data-live { (summary(&view)) } };
         return Ok(Page::new(&visitor, "/ui/runs", "Run", &body));

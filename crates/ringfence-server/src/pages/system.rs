@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, State};
 use axum::response::Response;
+use futures_util::future::join_all;
 use maud::{Markup, html};
 use ringfence_core::mode::ExecutionEnvironment;
 use serde::Deserialize;
@@ -20,12 +21,15 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
     let status = app.ask(|house| house.status()).await?;
     let body = html! {
         h1 { "System" }
-        div.columns {
-            section.card { (selector(&visitor, &status)) }
-            section.card { h2 { "Logins" } (later("logins", "/ui/system/logins", "Look for the logins")) }
-        }
+        section.card { (selector(&visitor, &status)) }
         section.card id="processes" data-live { (processes(&visitor, &status)) }
-        section.card { h2 { "Modes and agent CLIs" } p { small { "What each mode keeps here, and what it costs: " a href="/ui/compare" { "Compare" } } } (later("doctor", "/ui/system/doctor", "Look at every mode and agent CLI")) }
+        // Last what comes late, so that nothing moves away from under a finger.
+        section.card {
+            h2 { "Logins" }
+            div.columns { @for cli in CLIS { (later(&visitor, &format!("login-{cli}"), &format!("/ui/system/logins?cli={cli}"), &format!("Look for the login of {cli}"), cli)) } }
+            p { small { a href="/ui/system/logins?environment=host" { "All on the host" } " · " a href="/ui/system/logins?environment=sandbox" { "all in the sandbox" } } }
+        }
+        section.card { h2 { "Modes and agent CLIs" } p { small { "What each mode keeps here, and what it costs: " a href="/ui/compare" { "Compare" } } } (later(&visitor, "doctor", "/ui/system/doctor", "Look at every mode and agent CLI", "doctor")) }
     };
     Ok(Page::new(&visitor, HERE, "System", &body))
 }
@@ -172,6 +176,8 @@ pub(super) async fn stop_all(
 pub(super) struct Place {
     #[serde(default)]
     environment: String,
+    /// Only that of one.
+    cli: Option<String>,
 }
 
 pub(super) async fn logins(State(app): Site, visitor: Visitor, Asked(place): Asked<Place>) -> Page {
@@ -180,14 +186,12 @@ pub(super) async fn logins(State(app): Site, visitor: Visitor, Asked(place): Ask
         "sandbox" => Some(ExecutionEnvironment::Sandbox),
         _ => None,
     };
-    let [one, two, three] = CLIS;
-    let checks =
-        tokio::join!(app.login(one, environment), app.login(two, environment), app.login(three, environment));
-    let checks = [(one, checks.0), (two, checks.1), (three, checks.2)];
+    let asked = CLIS.into_iter().filter(|name| place.cli.as_ref().is_none_or(|cli| cli == name));
+    let checks = join_all(asked.map(async |name| (name, app.login(name, environment).await))).await;
     let body = html! {
         h1 { "Logins" }
-        section.card { div id="logins" {
-            ul.list { @for (name, check) in checks { li {
+        section.card {
+            ul.list { @for (name, check) in checks { li id={ "login-" (name) } {
                 @match check {
                     Ok(check) => (login(&check)),
                     Err(problem) => { strong { (name) } " " (badge("unknown")) p { (problem.detail()) } },
@@ -195,7 +199,7 @@ pub(super) async fn logins(State(app): Site, visitor: Visitor, Asked(place): Ask
             } } }
             p { small { "Looked at " @if let Some(environment) = environment { "in " (environment.as_str()) } @else { "where tasks run now" } ". "
                 a href="/ui/system/logins?environment=host" { "on the host" } " · " a href="/ui/system/logins?environment=sandbox" { "in the sandbox" } } }
-        } }
+        }
     };
     Page::new(&visitor, HERE, "Logins", &body)
 }

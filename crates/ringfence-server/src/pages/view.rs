@@ -6,6 +6,7 @@ use ringfence_core::event::Usage;
 use ringfence_core::task::StateName;
 
 use super::Visitor;
+use crate::works::Work;
 
 /// The pages that one can go to, in the order in which people read them.
 const PLACES: [(&str, &str); 8] = [
@@ -31,7 +32,8 @@ impl IntoResponse for Page {
 impl Page {
     /// With the way to all others.
     pub(super) fn new(visitor: &Visitor, place: &str, title: &str, body: &Markup) -> Self {
-        let said = visitor.app.sessions.told(&visitor.name);
+        // What is said once is for who sees the whole page.
+        let said = (!visitor.partly).then(|| visitor.app.sessions.told(&visitor.name)).flatten();
         Self::frame(
             title,
             &html! {
@@ -185,10 +187,31 @@ pub(super) fn act(visitor: &Visitor, to: &str, name: &str, sure: Option<&str>) -
 }
 
 /// A part of a page that is fetched when the page is there, because finding out takes a while.
-pub(super) fn later(id: &str, address: &str, what: &str) -> Markup {
+pub(super) fn later(visitor: &Visitor, id: &str, address: &str, what: &str, work: &str) -> Markup {
     html! {
         div id=(id) data-load=(address) {
             p.waiting { a href=(address) { (what) } }
+            (progress(visitor, work))
         }
+    }
+}
+
+/// How far long work has come, if it is under way.
+pub(super) fn progress(visitor: &Visitor, name: &str) -> Markup {
+    let work = visitor.app.works.named(name);
+    let of = work.as_ref().map_or(0, |work| work.of);
+    html! {
+        p.work data-work=(name) hidden[work.is_none()] {
+            progress aria-label={ "Progress of " (name) } max=[(of > 0).then_some(of)] value=[work.as_ref().filter(|_| of > 0).map(|work| work.done)] {}
+            " " span { @if let Some(work) = &work { (works(work)) } }
+        }
+    }
+}
+
+/// How far it has come, in words.
+fn works(work: &Work) -> String {
+    match work.of {
+        0 => work.what.clone(),
+        of => format!("{} of {of} · {}", work.done, work.what),
     }
 }

@@ -8,6 +8,7 @@ use ringfence_server::desk::LoginCheck;
 
 use crate::desk::told;
 use crate::installation::Installation;
+use crate::progress::Progress;
 use crate::{login, terminal};
 
 /// Whether agent CLIs have a login where they run.
@@ -40,13 +41,17 @@ pub(crate) fn auth(verb: &Verb, installation: &Installation) -> anyhow::Result<E
     let asked = ringfence_agents::ALL.into_iter().filter(|known| {
         !known.facts().login.question.is_empty() && cli.as_ref().is_none_or(|name| name == known.facts().name)
     });
+    let asked: Vec<_> = asked.collect();
+    let progress = Progress::new(installation);
     let mut checks = Vec::new();
-    for known in asked {
+    for known in &asked {
+        progress.at(checks.len(), asked.len(), known.facts().name);
         checks.push(match installation.is_remote() {
             true => installation.desk()?.login(known.facts().name, *environment).map_err(told)?,
-            false => login::check(installation, known, *environment)?,
+            false => login::check(installation, *known, *environment)?,
         });
     }
+    drop(progress);
     match (&checks[..], json) {
         // Who asks for one gets one.
         ([check], true) if cli.is_some() => terminal::json(check)?,

@@ -7,6 +7,7 @@ use ringfence_core::mode::Mode;
 use ringfence_server::desk::ModeTiming;
 
 use crate::installation::Installation;
+use crate::progress::Progress;
 use crate::terminal;
 
 /// How long the modes that work here take for nothing at all.
@@ -45,20 +46,7 @@ pub(crate) fn compare(args: &Args, installation: &Installation) -> anyhow::Resul
             .unwrap_or("it does not work here");
         if ran.status.success() { Ok(time) } else { Err(why.to_owned()) }
     };
-    let mut all: Vec<Measured> = Mode::ALL
-        .into_iter()
-        // Once without counting: what has to be made the first time is made.
-        .map(|mode| Measured { mode, times: Vec::new(), why: once(mode).err() })
-        .collect();
-    for _ in 0..args.rounds {
-        for measured in all.iter_mut().filter(|measured| measured.why.is_none()) {
-            match once(measured.mode) {
-                Ok(time) => measured.times.push(time),
-                Err(why) => measured.why = Some(why),
-            }
-        }
-    }
-    let timings: Vec<ModeTiming> = all
+    let timings: Vec<ModeTiming> = measure(args.rounds as usize, &Progress::new(installation), once)
         .into_iter()
         .map(|Measured { mode, mut times, why }| {
             times.sort_by(f64::total_cmp);
@@ -77,4 +65,28 @@ pub(crate) fn compare(args: &Args, installation: &Installation) -> anyhow::Resul
     }));
     terminal::table(&table);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measures all modes, in turns.
+fn measure(rounds: usize, progress: &Progress, once: impl Fn(Mode) -> Result<f64, String>) -> Vec<Measured> {
+    let count = Mode::ALL.len();
+    let first = |(done, mode): (usize, Mode)| {
+        progress.at(done, count * (rounds + 1), mode.as_str());
+        // Once without counting: what has to be made the first time is made.
+        Measured { mode, times: Vec::new(), why: once(mode).err() }
+    };
+    let mut all: Vec<Measured> = Mode::ALL.into_iter().enumerate().map(first).collect();
+    let works = all.iter().filter(|measured| measured.why.is_none()).count();
+    let mut done = count;
+    for _ in 0..rounds {
+        for measured in all.iter_mut().filter(|measured| measured.why.is_none()) {
+            progress.at(done, count + works * rounds, measured.mode.as_str());
+            done += 1;
+            match once(measured.mode) {
+                Ok(time) => measured.times.push(time),
+                Err(why) => measured.why = Some(why),
+            }
+        }
+    }
+    all
 }

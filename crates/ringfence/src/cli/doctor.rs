@@ -15,13 +15,19 @@ use ringfence_server::desk::{DoctorReport, FindingGroup};
 
 use super::{job, version};
 use crate::installation::Installation;
+use crate::progress::Progress;
 use crate::terminal;
 
 pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
     let settings = installation.layers()?.resolve()?;
+    let progress = Progress::new(installation);
+    let clis: Vec<_> = ringfence_agents::ALL.iter().filter(|cli| cli.facts().program.is_some()).collect();
+    let steps = ringfence_backends::ALL.len() + clis.len();
     let modes: Vec<FindingGroup> = ringfence_backends::ALL
         .iter()
-        .map(|entry| {
+        .enumerate()
+        .map(|(done, entry)| {
+            progress.at(done, steps, entry.mode.as_str());
             let mut findings = (entry.probe)(&installation.surroundings(), &settings);
             let used = modes_in_use(&settings).contains(&entry.mode);
             let works = findings.iter().all(|finding| finding.state == FindingState::Ok);
@@ -31,17 +37,16 @@ pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<
             group(entry.mode.as_str(), used, findings)
         })
         .collect();
-    let agent_clis: Vec<FindingGroup> = ringfence_agents::ALL
-        .iter()
-        .filter(|cli| cli.facts().program.is_some())
-        .map(|cli| {
-            group(
-                cli.facts().name,
-                clis_in_use(&settings).contains(cli.facts().name),
-                look_at(*cli, installation, &settings),
-            )
+    let agent_clis: Vec<FindingGroup> = clis
+        .into_iter()
+        .enumerate()
+        .map(|(done, cli)| {
+            let name = cli.facts().name;
+            progress.at(modes.len() + done, steps, name);
+            group(name, clis_in_use(&settings).contains(name), look_at(*cli, installation, &settings))
         })
         .collect();
+    drop(progress);
     let broken = modes.iter().chain(&agent_clis).flat_map(|group| &group.findings);
     let broken = broken.filter(|finding| finding.state == FindingState::Broken).count();
     let report = DoctorReport { passed: broken == 0, mode: settings.sandbox.mode, modes, agent_clis };

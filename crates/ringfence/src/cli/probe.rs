@@ -21,7 +21,7 @@ use super::bait::Laid;
 use super::job::Asked;
 use super::options::{Options, mode_parser};
 use crate::installation::Installation;
-
+use crate::progress::Progress;
 use crate::terminal;
 
 /// Try to break each promise of a mode from inside, and show what held and by what.
@@ -74,7 +74,7 @@ pub(crate) fn probe(args: &Args, installation: &Installation) -> anyhow::Result<
     let bait = laid.described(&seen_workspace, BOUNDED);
     let argv =
         vec![installation.program.display().to_string(), ARGUMENT.into(), serde_json::to_string(&bait)?];
-    let mut heard = Heard::default();
+    let mut heard = Heard { said: Vec::new(), progress: Progress::new(installation) };
     let result =
         asked.observe(Work::Program(argv), &mut heard, &mut |policy, can| ask_for_all(policy, can, &bait))?;
     let tried = heard.tried(&bait, &laid)?;
@@ -118,8 +118,10 @@ fn ask_for_all(policy: &mut Policy, can: &Capabilities, bait: &Bait) {
 }
 
 /// Takes down what the attempts tell.
-#[derive(Default)]
-struct Heard(Vec<u8>);
+struct Heard {
+    said: Vec<u8>,
+    progress: Progress,
+}
 
 impl Observer for Heard {
     fn event(&mut self, _: &Event) -> io::Result<()> {
@@ -128,16 +130,30 @@ impl Observer for Heard {
 
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         if stream == Stream::Stdout {
-            self.0.extend(bytes);
+            self.said.extend(bytes);
+            self.tell();
         }
         Ok(())
     }
 }
 
 impl Heard {
+    /// How many attempts have been made, and the last of them.
+    fn tell(&self) {
+        let mut lines = self.said.split(|byte| *byte == b'\n').rev().skip(1);
+        let last = lines.next().and_then(|line| serde_json::from_slice::<Tried>(line).ok());
+        if let Some(tried) = last {
+            self.progress.at(
+                lines.count() + 1,
+                attempts::count(),
+                &format!("{}: {}", tried.group, tried.what),
+            );
+        }
+    }
+
     /// What was tried, once the host has looked at what came out.
     fn tried(self, bait: &Bait, laid: &Laid) -> anyhow::Result<Vec<Tried>> {
-        let text = String::from_utf8_lossy(&self.0);
+        let text = String::from_utf8_lossy(&self.said);
         let lines = text.lines().map(serde_json::from_str::<Tried>);
         let tried: Vec<Tried> = lines.collect::<Result<_, _>>().context("the probe speaks nonsense")?;
         Ok(tried

@@ -18,7 +18,7 @@ use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::task::TaskSpec;
 use ringfence_egress::Entry as AuditEntry;
 use ringfence_server::desk::{
-    Agent, Answer, Desk, DoctorReport, FileChange, House, Letters, LoginCheck, LoginClass, ModeTiming,
+    Agent, Answer, Desk, DoctorReport, FileChange, Hear, House, Letters, LoginCheck, LoginClass, ModeTiming,
     ModeView, ProcessAnswer, Refusal, RefusalKind, RunRow, RunView, Setting, SettingsChanged, Status,
     StoppedAll, Tell, Used, UsedBy,
 };
@@ -276,18 +276,18 @@ impl House for Local {
         asking::ask(&self.installation, &["sandbox", "modes", "--json"])
     }
 
-    fn doctor(&self) -> Answer<DoctorReport> {
-        asking::ask(&self.installation, &["sandbox", "doctor", "--json"])
+    fn doctor(&self, hear: Hear<'_>) -> Answer<DoctorReport> {
+        asking::follow(&self.installation, &["sandbox", "doctor", "--json"], hear)
     }
 
-    fn compare(&self) -> Answer<Vec<ModeTiming>> {
-        asking::ask(&self.installation, &["compare", "--json"])
+    fn compare(&self, hear: Hear<'_>) -> Answer<Vec<ModeTiming>> {
+        asking::follow(&self.installation, &["compare", "--json"], hear)
     }
 
-    fn probe(&self, mode: Option<Mode>) -> Answer<Value> {
+    fn probe(&self, mode: Option<Mode>, hear: Hear<'_>) -> Answer<Value> {
         let mut words = vec!["probe", "--json"];
         words.extend(mode.iter().flat_map(|mode| ["--mode", mode.as_str()]));
-        asking::ask(&self.installation, &words)
+        asking::follow(&self.installation, &words, hear)
     }
 
     fn setting_keys(&self, changes: &[(String, Option<String>)]) -> Answer<Vec<(String, String)>> {

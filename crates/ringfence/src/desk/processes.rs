@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_core::mode::ExecutionEnvironment;
 use ringfence_engine::queue::{
-    ProcessCommand, ProcessLocks, ProcessName, RESIDENT_SKIPPED, Startable, ask_start, ask_stop,
+    ProcessCommand, ProcessLocks, ProcessName, RESIDENT_SKIPPED, Startable, ask_start, ask_stop, pause,
 };
 use ringfence_server::desk::{Answer, ProcessAnswer, Refusal, RefusalKind, Status, StoppedAll};
 use ringfence_store::sqlite::Sqlite;
@@ -19,6 +19,8 @@ use crate::queue::{Office, log_directory, server_address};
 
 /// How long a process may take to start or stop.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a process may take until it begins its log.
+const BEGINNING: Duration = Duration::from_secs(3);
 /// So much of a log is looked at.
 const LONGEST_LOG: u64 = 1 << 20;
 
@@ -126,22 +128,33 @@ fn reach(store: &Sqlite, locks: &ProcessLocks, name: ProcessName, runs: bool) ->
     Ok(())
 }
 
-/// The newest log of a process.
+/// The newest log of a process. One that is just being started has none yet, and is waited for.
 pub(crate) fn log_file(installation: &Installation, name: &str) -> Answer<PathBuf> {
-    if name != ProcessLocks::DAEMON {
-        named(name)?;
+    let process = if name == ProcessLocks::DAEMON { None } else { Some(named(name)?) };
+    let begun = Instant::now();
+    loop {
+        if let Some(file) = newest_log(installation, name) {
+            return Ok(file);
+        }
+        let wanted = process.map(|process| row(installation, process)).transpose()?;
+        let comes = wanted.is_some_and(|row| row.wanted) && daemon(installation).is_some();
+        if !comes || begun.elapsed() > BEGINNING {
+            return Err(Refusal::new(
+                RefusalKind::NotFound,
+                format!("{name} has no log; one in the foreground says everything there"),
+            ));
+        }
+        pause(Duration::from_millis(20));
     }
+}
+
+fn newest_log(installation: &Installation, name: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(log_directory(&installation.state)).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.path()).filter(|path| {
         let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
         file.starts_with(&format!("{name}.")) && file.ends_with(".log")
     });
-    files.max().ok_or_else(|| {
-        Refusal::new(
-            RefusalKind::NotFound,
-            format!("{name} has no log; one in the foreground says everything there"),
-        )
-    })
+    files.max()
 }
 
 /// The end of what a process has said.

@@ -3,6 +3,8 @@
 
 const sign = document.getElementById("live");
 let stream = null;
+// Who asks for parts of a page takes nothing from it that is said once.
+const PARTLY = { accept: "text/html", "x-ringfence-live": "1" };
 
 // What is marked as live is taken from the same page, made anew. What somebody is just using is left alone.
 let busy = null;
@@ -14,7 +16,7 @@ function refresh() {
 }
 
 async function renew() {
-  const answer = await fetch(location.href, { headers: { accept: "text/html", "x-ringfence-live": "1" } });
+  const answer = await fetch(location.href, { headers: PARTLY });
   if (!answer.ok || answer.redirected) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of document.querySelectorAll("[data-live][id]")) {
@@ -30,6 +32,19 @@ function listen() {
   stream.onopen = () => { sign.textContent = "● live"; sign.className = "live on"; };
   stream.onerror = () => { sign.textContent = "○"; sign.className = "live"; };
   stream.addEventListener("changed", (event) => { sign.dataset.after = event.data; refresh().catch(() => {}); });
+  stream.addEventListener("work", (event) => show(JSON.parse(event.data)));
+}
+
+// How far long work has come.
+function show(works) {
+  for (const part of document.querySelectorAll("[data-work]")) {
+    const work = works.find((one) => one.name === part.dataset.work);
+    const bar = part.querySelector("progress");
+    part.hidden = !work;
+    if (!work) continue;
+    if (work.of) { bar.max = work.of; bar.value = work.done; } else { bar.removeAttribute("value"); }
+    part.querySelector("span").textContent = work.of ? `${work.done} of ${work.of} · ${work.what}` : work.what;
+  }
 }
 
 // A browser has few connections for a site: who does not look needs none.
@@ -41,7 +56,7 @@ listen();
 // Parts that take a while to find out.
 for (const part of document.querySelectorAll("[data-load]")) {
   part.querySelector(".waiting")?.classList.add("on");
-  fetch(part.dataset.load, { headers: { accept: "text/html" } })
+  fetch(part.dataset.load, { headers: PARTLY })
     .then(async (answer) => new DOMParser().parseFromString(await answer.text(), "text/html"))
     .then((page) => part.replaceChildren(...(page.getElementById(part.id) ?? page.querySelector(".card") ?? page.body).childNodes))
     .catch(() => part.querySelector(".waiting")?.classList.remove("on"));
