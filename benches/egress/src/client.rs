@@ -8,6 +8,7 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
+use hyper::body::Body;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -91,7 +92,13 @@ impl ServerCertVerifier for Anybody {
 /// A connection that requests can be sent on.
 type Line = SendRequest<Empty<Bytes>>;
 
-async fn open(trust: &Trust, target: &Target) -> anyhow::Result<Line> {
+/// Opens one, for requests with some kind of body.
+pub(crate) async fn open<B>(trust: &Trust, target: &Target) -> anyhow::Result<SendRequest<B>>
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let stream = match target.route {
         Route::Direct(address) => TcpStream::connect(address).await?,
         Route::Proxy(address) => tunnel(address, &target.host).await?,
@@ -135,7 +142,7 @@ pub(crate) async fn rate(
 ) -> anyhow::Result<f64> {
     let mut lines = Vec::new();
     for _ in 0..connections {
-        lines.push(open(trust, target).await?);
+        lines.push(open::<Empty<Bytes>>(trust, target).await?);
     }
     let began = Instant::now();
     let workers: Vec<_> = lines

@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::Response;
+use http_body_util::{Empty, Full};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use ringfence_core::backend::Door;
@@ -18,14 +19,16 @@ use ringfence_core::policy::{Network, NetworkMode};
 use ringfence_egress::{Broker, Budget, Prices, Session, Setup, Sources, find};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
 use tokio_rustls::TlsAcceptor;
 
+use crate::client::{Route, Target, Trust, open};
 use crate::{LOOKED, PASSED};
 
 const ROOT: &str = "root.pem";
 
-/// Answers everything with a kilobyte, over TLS.
-pub(crate) async fn server(directory: &Path) -> anyhow::Result<()> {
+/// How somebody with an authority of its own, whose certificate it leaves there, speaks TLS.
+fn acceptor(root: &Path) -> anyhow::Result<TlsAcceptor> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(DnType::CommonName, "a root for a measurement");
@@ -33,7 +36,7 @@ pub(crate) async fn server(directory: &Path) -> anyhow::Result<()> {
     let key = KeyPair::generate()?;
     let leaf = CertificateParams::new([PASSED.into(), LOOKED.into(), "127.0.0.1".into()])?
         .signed_by(&key, &issuer)?;
-    let file = &mut std::fs::File::create(directory.join(ROOT))?;
+    let file = &mut std::fs::File::create(root)?;
     std::io::Write::write_all(file, issuer.pem().as_bytes())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
@@ -43,7 +46,12 @@ pub(crate) async fn server(directory: &Path) -> anyhow::Result<()> {
             vec![leaf.der().clone()],
             PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
         )?;
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Answers everything with a kilobyte, over TLS.
+pub(crate) async fn server(directory: &Path) -> anyhow::Result<()> {
+    let acceptor = acceptor(&directory.join(ROOT))?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     let body = Bytes::from(vec![b'x'; 1024]);
@@ -101,4 +109,43 @@ pub(crate) async fn broker(directory: &Path, server: SocketAddr) -> anyhow::Resu
     println!("{address}");
     // Until whoever started it ends it.
     std::future::pending().await
+}
+
+/// The least that a proxy can do which looks into requests: the same libraries, one thread, and nothing in between. No policy, no
+/// credential, nothing counted, nothing written down, and a connection to the server for each of the client.
+pub(crate) async fn bare(directory: &Path, server: SocketAddr) -> anyhow::Result<()> {
+    let acceptor = acceptor(&directory.join("bare.pem"))?;
+    let trust = Arc::new(Trust::new());
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    println!("{}", listener.local_addr()?);
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let _ = stream.set_nodelay(true);
+        let (acceptor, trust) = (acceptor.clone(), Arc::clone(&trust));
+        let tunnel = service_fn(move |request| {
+            let (acceptor, trust) = (acceptor.clone(), Arc::clone(&trust));
+            tokio::spawn(async move { relay(request, acceptor, &trust, server).await });
+            async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
+        });
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), tunnel).with_upgrades());
+    }
+}
+
+async fn relay(
+    request: Request<Incoming>,
+    acceptor: TlsAcceptor,
+    trust: &Trust,
+    server: SocketAddr,
+) -> anyhow::Result<()> {
+    let inside = acceptor.accept(TokioIo::new(hyper::upgrade::on(request).await?)).await?;
+    let target = Target { host: LOOKED.into(), route: Route::Direct(server) };
+    let outside = Arc::new(Mutex::new(open(trust, &target).await?));
+    let forward = service_fn(move |request: Request<Incoming>| {
+        let outside = Arc::clone(&outside);
+        async move {
+            let answer = outside.lock().await.send_request(request);
+            answer.await
+        }
+    });
+    Ok(http1::Builder::new().serve_connection(TokioIo::new(inside), forward).await?)
 }

@@ -22,6 +22,7 @@ use ringfence_core::policy::{Host, Verdict, parse_authority};
 use tokio::io::copy_bidirectional;
 
 use crate::answer::{Body, BodyError, Refusal, whole};
+use crate::begun::Begun;
 use crate::credential::Credential;
 use crate::login::{Login, LoginError};
 use crate::meter::{Api, Reading};
@@ -122,6 +123,7 @@ async fn forward(
     let streams = is_stream(&parts.headers);
     let reading = api.map(|api| Reading::new(api, Arc::clone(ways.session.meter()), streams));
     let drains = ways.session.is_bounded().then(|| ways.session.busy());
+    let body = Begun::new(body).await;
     let metered = Metered { body: Some(body), reading, scrubs, note, drains };
     Ok(Response::from_parts(parts, metered.boxed_unsync()))
 }
@@ -200,7 +202,7 @@ async fn send(
     let host = target.authority().parse().map_err(|_| Refusal::bad("the host cannot be written"))?;
     parts.headers.insert(HOST, host);
     let found = Arc::new(Found { counts: Arc::clone(&note.counts), stray: AtomicBool::new(false) });
-    let watched = Watched::new(body, session, target, &found);
+    let watched = Watched::new(Begun::new(body).await, session, target, &found);
     let request = Request::from_parts(parts, watched.boxed_unsync());
     let client = if upgrade { &ways.first_client } else { &ways.client };
     note.allowed(&rule);
@@ -238,7 +240,7 @@ async fn count_though_unwanted(
 }
 
 /// Reads an answer that nobody wants any more to its end.
-async fn drain(mut body: Incoming, mut reading: Reading) {
+async fn drain(mut body: impl http_body::Body<Data = Bytes> + Unpin, mut reading: Reading) {
     let mut read = 0;
     while let Ok(Some(Ok(frame))) = tokio::time::timeout(DRAINING, body.frame()).await {
         let Some(data) = frame.data_ref() else { continue };
@@ -441,7 +443,7 @@ struct Found {
 
 /// A body that is looked at while it goes.
 struct Watched {
-    body: Incoming,
+    body: Begun,
     session: Arc<Session>,
     /// The credentials that are not of this host.
     strangers: Vec<usize>,
@@ -452,7 +454,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(body: Incoming, session: &Arc<Session>, target: &Target, found: &Arc<Found>) -> Self {
+    fn new(body: Begun, session: &Arc<Session>, target: &Target, found: &Arc<Found>) -> Self {
         let credentials = session.credentials.iter().enumerate();
         let strangers: Vec<usize> = credentials
             .filter(|(_, credential)| !credential.is_for(&target.host, target.port))
@@ -515,7 +517,7 @@ impl http_body::Body for Watched {
 
 /// An answer that is counted, and noted when it has come to its end.
 struct Metered {
-    body: Option<Incoming>,
+    body: Option<Begun>,
     reading: Option<Reading>,
     scrubs: Vec<Scrub>,
     note: Note,
@@ -560,11 +562,11 @@ impl http_body::Body for Metered {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.scrubs.iter().all(Scrub::is_empty) && self.body.as_ref().is_none_or(Incoming::is_end_stream)
+        self.scrubs.iter().all(Scrub::is_empty) && self.body.as_ref().is_none_or(Begun::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map(Incoming::size_hint).unwrap_or_default()
+        self.body.as_ref().map(Begun::size_hint).unwrap_or_default()
     }
 }
 

@@ -276,6 +276,11 @@ const BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
+/// Whether a file is the one that holds the authorities which this machine trusts.
+pub fn is_system_bundle(file: &Path) -> bool {
+    BUNDLES.iter().map(Path::new).find(|bundle| bundle.exists()) == Some(file)
+}
+
 /// The authorities that this machine trusts, as programs read them, and the file that holds them, links resolved. Nothing
 /// if it trusts none.
 pub fn system_bundle() -> Option<(PathBuf, String)> {

@@ -11,7 +11,7 @@ use ringfence_backends::{GateProgram, Surroundings, VARIABLES, settings_keys};
 use ringfence_core::config::{
     BrokerSettings, Document, Keys, Layer, Layers, Settings, Source, environment_layer, system_layer,
 };
-use ringfence_egress::Prices;
+use ringfence_egress::{Prices, is_system_bundle};
 use ringfence_engine::{Clock, Outside};
 use ringfence_gate::Started;
 use ringfence_server::client::Remote;
@@ -191,8 +191,9 @@ impl Installation {
             };
             path.as_ref().map(read).transpose()
         };
-        // What the person's own programs trust, the broker trusts too.
-        let trusted = self.env.get("SSL_CERT_FILE").map(PathBuf::from).filter(|path| path.is_file());
+        // What the person's own programs trust, the broker trusts too; the machine's own it trusts anyway.
+        let trusted = self.env.get("SSL_CERT_FILE").map(PathBuf::from);
+        let trusted = trusted.filter(|path| !is_system_bundle(path) && path.is_file());
         let roots = text("broker.ca_file", &settings.ca_file.clone().or(trusted))?.into_iter().collect();
         let prices = text("broker.prices_file", &settings.prices_file)?;
         let prices = prices.map(|text| Prices::parse(&text)).transpose().context("broker.prices_file")?;

@@ -154,6 +154,23 @@ fn foreseen(mut words: impl Iterator<Item = OsString>) -> Option<bool> {
     }
 }
 
+/// Reads the command line. What starts a run is read without all the other verbs, for describing them takes a good part of the
+/// time that a sandbox does. Whatever is wrong or wants help there is for the whole.
+fn read() -> Verb {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let quick = match words.get(1).and_then(|verb| verb.to_str()) {
+        Some("run") => read_alone(&words).map(Verb::Run),
+        Some("exec") => read_alone(&words).map(Verb::Exec),
+        _ => None,
+    };
+    quick.unwrap_or_else(|| Cli::parse().verb)
+}
+
+fn read_alone<A: clap::Args>(words: &[OsString]) -> Option<A> {
+    let command = A::augment_args(clap::Command::new("ringfence"));
+    A::from_arg_matches(&command.try_get_matches_from(&words[1..]).ok()?).ok()
+}
+
 pub(crate) use config::change as change_settings;
 pub(crate) use job::{Asked, workspace_path};
 pub(crate) use kept::{bury, keep_warm};
@@ -168,7 +185,7 @@ pub(crate) fn main() -> ExitCode {
     // Before all else: it is made ready while the rest is read. For a command line that says nothing of a run, or is
     // wrong, it ends with this process.
     let gate = foreseen(std::env::args_os()).and_then(gate::ahead);
-    let done = match Cli::parse().verb {
+    let done = match read() {
         Verb::Completions(args) => completions::completions(&args),
         Verb::Config(config::Verb::Schema) => config::schema(),
         verb => Installation::discover(gate).and_then(|installation| at_home(verb, &installation)),
