@@ -16,19 +16,28 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    pub(crate) async fn new(mut rest: Incoming) -> Self {
-        for _ in 0..2 {
-            if rest.is_end_stream() {
-                break;
-            }
-            let piece = poll_fn(|cx| Poll::Ready(Pin::new(&mut rest).poll_frame(cx))).await;
-            match piece {
-                Poll::Ready(first) => return Self { first, rest },
-                // Whoever holds it is told now that it is wanted, and gets a turn.
-                Poll::Pending => tokio::task::yield_now().await,
-            }
-        }
+    pub(crate) fn new(rest: Incoming) -> Self {
         Self { first: None, rest }
+    }
+
+    /// Takes the first piece, if it is there.
+    pub(crate) async fn begin(&mut self) {
+        if self.first.is_some() || self.is_end_stream() || self.try_begin().await {
+            return;
+        }
+        // Whoever holds it knows now that it is wanted, and gets a turn.
+        tokio::task::yield_now().await;
+        self.try_begin().await;
+    }
+
+    async fn try_begin(&mut self) -> bool {
+        match poll_fn(|cx| Poll::Ready(Pin::new(&mut self.rest).poll_frame(cx))).await {
+            Poll::Ready(first) => {
+                self.first = first;
+                true
+            }
+            Poll::Pending => false,
+        }
     }
 }
 

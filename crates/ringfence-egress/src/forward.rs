@@ -25,7 +25,7 @@ use crate::answer::{Body, BodyError, Refusal, whole};
 use crate::begun::Begun;
 use crate::credential::Credential;
 use crate::login::{Login, LoginError};
-use crate::meter::{Api, Reading};
+use crate::meter::{Api, Meter, Reading};
 use crate::note::{Counted, Counts, Note};
 use crate::placeholder::percent_decoded;
 use crate::scrub::Scrub;
@@ -103,7 +103,7 @@ async fn forward(
     let Sent { answer, secrets, theirs, api } = sent.inspect_err(|refusal| note.refused(refusal))?;
     let mut answer = match answer {
         Either::Own(answer) => return Ok(answer),
-        Either::Host(answer) => answer,
+        Either::Host(held) => held.take().ok_or_else(|| Refusal::unreachable("the broker ends"))?,
     };
     note.status = Some(answer.status().as_u16());
     let scrubs: Vec<Scrub> = secrets.into_iter().map(Scrub::new).collect();
@@ -123,8 +123,11 @@ async fn forward(
     let streams = is_stream(&parts.headers);
     let reading = api.map(|api| Reading::new(api, Arc::clone(ways.session.meter()), streams));
     let drains = ways.session.is_bounded().then(|| ways.session.busy());
-    let body = Begun::new(body).await;
-    let metered = Metered { body: Some(body), reading, scrubs, note, drains };
+    // From here on it counts, whoever goes away.
+    let mut metered = Metered { body: Some(Begun::new(body)), reading, scrubs, note, drains };
+    if let Some(body) = &mut metered.body {
+        body.begin().await;
+    }
     Ok(Response::from_parts(parts, metered.boxed_unsync()))
 }
 
@@ -140,7 +143,7 @@ struct Sent {
 /// Whose answer it is.
 enum Either {
     Own(Response<Body>),
-    Host(Response<Incoming>),
+    Host(Held),
 }
 
 async fn send(
@@ -202,22 +205,24 @@ async fn send(
     let host = target.authority().parse().map_err(|_| Refusal::bad("the host cannot be written"))?;
     parts.headers.insert(HOST, host);
     let found = Arc::new(Found { counts: Arc::clone(&note.counts), stray: AtomicBool::new(false) });
-    let watched = Watched::new(Begun::new(body).await, session, target, &found);
+    let mut body = Begun::new(body);
+    body.begin().await;
+    let watched = Watched::new(body, session, target, &found);
     let request = Request::from_parts(parts, watched.boxed_unsync());
     let client = if upgrade { &ways.first_client } else { &ways.client };
     note.allowed(&rule);
     let counted = api.filter(|_| session.is_bounded());
     let answer = match counted {
-        None => client.request(request).await,
+        None => client.request(request).await.map(|answer| Held::new(answer, None)),
         Some(api) => count_though_unwanted(session, api, client.request(request)).await?,
     };
-    let answer = answer.map_err(|error| failed(&error, &found, target))?;
+    let held = answer.map_err(|error| failed(&error, &found, target))?;
     if let Some((login, token)) = &login
-        && answer.status() == StatusCode::UNAUTHORIZED
+        && held.answer.as_ref().is_some_and(|answer| answer.status() == StatusCode::UNAUTHORIZED)
     {
         login.doubt(token).await;
     }
-    Ok(Sent { answer: Either::Host(answer), secrets, theirs, api })
+    Ok(Sent { answer: Either::Host(held), secrets, theirs, api })
 }
 
 /// Waits for the answer to a request on a task of its own: if whoever asked goes away, it comes all the same, and counts.
@@ -225,18 +230,46 @@ async fn count_though_unwanted(
     session: &Arc<Session>,
     api: Api,
     request: ResponseFuture,
-) -> Result<Result<Response<Incoming>, hyper_util::client::legacy::Error>, Refusal> {
+) -> Result<Result<Held, hyper_util::client::legacy::Error>, Refusal> {
     let (told, hears) = tokio::sync::oneshot::channel();
     let (meter, busy) = (Arc::clone(session.meter()), session.busy());
     tokio::spawn(async move {
-        let answer = request.await;
-        if let Err(Ok(answer)) = told.send(answer) {
-            let streams = is_stream(answer.headers());
-            drain(answer.into_body(), Reading::new(api, meter, streams)).await;
-        }
-        drop(busy);
+        let held = request.await.map(|answer| Held::new(answer, Some((api, meter, busy))));
+        // Wherever it is when nobody wants it any more, it counts.
+        let _ = told.send(held);
     });
     hears.await.map_err(|_| Refusal::unreachable("the broker ends"))
+}
+
+/// An answer on its way to whoever asked. One that has to be counted is, also if nobody takes it.
+struct Held {
+    answer: Option<Response<Incoming>>,
+    counted: Option<(Api, Arc<Meter>, Busy)>,
+}
+
+impl Held {
+    fn new(answer: Response<Incoming>, counted: Option<(Api, Arc<Meter>, Busy)>) -> Self {
+        Self { answer: Some(answer), counted }
+    }
+
+    /// From now on it is somebody else's.
+    fn take(mut self) -> Option<Response<Incoming>> {
+        self.answer.take()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let (Some(answer), Some((api, meter, busy))) = (self.answer.take(), self.counted.take()) else {
+            return;
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let reading = Reading::new(api, meter, is_stream(answer.headers()));
+            drain(answer.into_body(), reading).await;
+            drop(busy);
+        });
+    }
 }
 
 /// Reads an answer that nobody wants any more to its end.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD, accessat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
     mount_remount, move_mount, open_tree, unmount,
@@ -58,6 +58,8 @@ pub trait Kernel {
     fn write(&mut self, target: &Path, text: &str, mode: u32) -> Result<(), KernelError>;
     /// Puts a text in the place of a file.
     fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError>;
+    /// Puts nothing in the place of a file or directory.
+    fn mask(&mut self, target: &Path, nothing: Nothing) -> Result<(), KernelError>;
     /// Holds what is there in its place.
     fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError>;
     /// Mounts a device of the old root, on which devices work.
@@ -66,8 +68,8 @@ pub trait Kernel {
     fn terminals(&mut self) -> Result<(), KernelError>;
     /// Mounts the processes of the sandbox, of which nothing can be changed by writing.
     fn processes(&mut self) -> Result<(), KernelError>;
-    /// Whether the new root has something there.
-    fn is_there(&self, target: &Path) -> bool;
+    /// Whether the new root has something there that can be read.
+    fn is_readable(&self, target: &Path) -> bool;
     /// Whether the old root has a directory there, a file, or nothing.
     fn is_directory(&self, source: &Path) -> Option<bool>;
     /// Lets go of the old root.
@@ -111,18 +113,21 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
             Step::Text { target, text } => kernel.text(target, text)?,
             Step::File { target, text, mode } => kernel.write(target, text, *mode)?,
             Step::Hold { target, access } => kernel.hold(target, *access)?,
-            Step::MaskFile { target } => kernel.bind(Path::new(EMPTY_FILE), target, Access::Read)?,
-            Step::MaskDirectory { target } => {
-                kernel.bind(Path::new(EMPTY_DIRECTORY), target, Access::Read)?
-            }
+            Step::MaskFile { target } => kernel.mask(target, Nothing::File)?,
+            Step::MaskDirectory { target } => kernel.mask(target, Nothing::Directory)?,
         }
     }
     Ok(())
 }
 
-/// Sources in the new root itself, made by `begin`.
-const EMPTY_FILE: &str = "\0file";
-const EMPTY_DIRECTORY: &str = "\0directory";
+/// What stands in the place of something hidden.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nothing {
+    /// An empty file.
+    File,
+    /// An empty directory.
+    Directory,
+}
 
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
@@ -147,8 +152,8 @@ fn devices(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     kernel.link(&dev.join("ptmx"), Path::new("pts/ptmx"))
 }
 
-/// What the kernel lets root read of the whole machine, whatever root has left of its powers. What it would let root
-/// change is shut as a whole: nothing there can be written.
+/// What the kernel lets root read of the whole machine, whatever root has left of its powers; others cannot read most of it
+/// anyway. What it would let root change is shut as a whole: nothing there can be written.
 const MASKED: [&str; 12] = [
     "/proc/slabinfo",
     "/proc/kpagecount",
@@ -168,8 +173,8 @@ fn processes(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     kernel.directory(Path::new("/proc"))?;
     kernel.processes()?;
     for path in MASKED.map(Path::new) {
-        if kernel.is_there(path) {
-            kernel.bind(Path::new(EMPTY_FILE), path, Access::Read)?;
+        if kernel.is_readable(path) {
+            kernel.mask(path, Nothing::File)?;
         }
     }
     Ok(())
@@ -183,16 +188,13 @@ pub struct Linux {
 
 const OLD_ROOT: &str = "/.old";
 const EMPTIES: &str = "/.empty";
-const EMPTY_DIRECTORY_AT: &str = "/.empty/directory";
+const EMPTY_FILE: &str = "/.empty/file";
+const EMPTY_DIRECTORY: &str = "/.empty/directory";
 const PRIVATE: &str = "/.private";
 const OVERLAY: &str = "/.overlay";
 
 fn old(path: &Path) -> PathBuf {
-    match path.to_str() {
-        Some(EMPTY_FILE) => Path::new(EMPTIES).join("file"),
-        Some(EMPTY_DIRECTORY) => EMPTY_DIRECTORY_AT.into(),
-        _ => Path::new(OLD_ROOT).join(path.strip_prefix("/").unwrap_or(path)),
-    }
+    Path::new(OLD_ROOT).join(path.strip_prefix("/").unwrap_or(path))
 }
 
 impl Linux {
@@ -217,11 +219,14 @@ impl Kernel for Linux {
             .map_err(|error| failed("change the root to", base)(error.into()))?;
         std::os::unix::fs::chroot(root).map_err(failed("enter", root))?;
         rustix::process::chdir(root).map_err(|error| failed("enter", root)(error.into()))?;
-        for path in [EMPTIES, EMPTY_DIRECTORY_AT, PRIVATE].map(Path::new) {
+        for path in [EMPTIES, EMPTY_DIRECTORY, PRIVATE].map(Path::new) {
             fs::DirBuilder::new().mode(0o755).create(path).map_err(failed("make", path))?;
         }
-        let file = Path::new(EMPTIES).join("file");
-        touch(&file, 0o444).map(drop).map_err(failed("make", &file))
+        let [empties, file] = [EMPTIES, EMPTY_FILE].map(Path::new);
+        touch(file, 0o444).map(drop).map_err(failed("make", file))?;
+        // Whatever is mounted from there has no more rights than it has here.
+        bind_tree(empties, empties, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_RDONLY)
+            .map_err(failed("close", empties))
     }
 
     fn bound(&mut self, size: &str) -> Result<(), KernelError> {
@@ -310,6 +315,14 @@ impl Kernel for Linux {
         written.map_err(failed("write", target))
     }
 
+    fn mask(&mut self, target: &Path, nothing: Nothing) -> Result<(), KernelError> {
+        let source = match nothing {
+            Nothing::File => EMPTY_FILE,
+            Nothing::Directory => EMPTY_DIRECTORY,
+        };
+        clone_tree(Path::new(source)).and_then(|tree| attach(&tree, target)).map_err(failed("mask", target))
+    }
+
     fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError> {
         let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
         bind_tree(target, target, set).map_err(failed("hold", target))
@@ -336,8 +349,8 @@ impl Kernel for Linux {
             .map_err(|error| failed("mount the processes on", target)(error.into()))
     }
 
-    fn is_there(&self, target: &Path) -> bool {
-        fs::symlink_metadata(target).is_ok()
+    fn is_readable(&self, target: &Path) -> bool {
+        accessat(CWD, target, rustix::fs::Access::READ_OK, AtFlags::EACCESS).is_ok()
     }
 
     fn is_directory(&self, source: &Path) -> Option<bool> {
@@ -370,11 +383,19 @@ const MOUNT_ATTR_NOEXEC: u64 = 0x8;
 /// Mounts a copy of a tree, with everything that is mounted below it, after taking rights from it: nobody ever sees it
 /// with more.
 fn bind_tree(source: &Path, target: &Path, set: u64) -> io::Result<()> {
+    let tree = clone_tree(source)?;
+    set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, set)?;
+    attach(&tree, target)
+}
+
+fn clone_tree(source: &Path) -> io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let tree = open_tree(CWD, source, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
-    set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, set)?;
-    Ok(move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+    Ok(open_tree(CWD, source, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?)
+}
+
+fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
+    Ok(move_mount(tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
 fn set_mount(target: &Path, set: u64) -> io::Result<()> {
@@ -435,8 +456,7 @@ impl Kernel for Recorder {
         self.note(format!("private {} {mode:o}", target.display()))
     }
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
-        let source = source.display().to_string().replace('\0', "empty ");
-        self.note(format!("bind {source} on {} {access:?}", target.display()))
+        self.note(format!("bind {} on {} {access:?}", source.display(), target.display()))
     }
     fn overlay(
         &mut self,
@@ -453,6 +473,9 @@ impl Kernel for Recorder {
     fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError> {
         self.note(format!("text {text:?} on {}", target.display()))
     }
+    fn mask(&mut self, target: &Path, nothing: Nothing) -> Result<(), KernelError> {
+        self.note(format!("mask {} as {nothing:?}", target.display()))
+    }
     fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError> {
         self.note(format!("hold {} {access:?}", target.display()))
     }
@@ -465,7 +488,7 @@ impl Kernel for Recorder {
     fn processes(&mut self) -> Result<(), KernelError> {
         self.note("processes".into())
     }
-    fn is_there(&self, target: &Path) -> bool {
+    fn is_readable(&self, target: &Path) -> bool {
         target == Path::new("/proc/kcore")
     }
     fn is_directory(&self, source: &Path) -> Option<bool> {
@@ -504,7 +527,7 @@ mod tests {
                 "file /workspace/f",
                 "bind /w/f on /workspace/f Read",
                 "hold /workspace/.git Read",
-                "bind empty file on /workspace/.env Read",
+                "mask /workspace/.env as File",
             ]
         );
     }
@@ -516,9 +539,6 @@ mod tests {
         let calls: Vec<&str> = recorder.calls.iter().map(String::as_str).collect();
         assert_eq!(calls[..4], ["begin", "directory /dev", "file /dev/null", "device null"]);
         let processes = calls.iter().position(|call| *call == "directory /proc").unwrap();
-        assert_eq!(
-            calls[processes..],
-            ["directory /proc", "processes", "bind empty file on /proc/kcore Read",]
-        );
+        assert_eq!(calls[processes..], ["directory /proc", "processes", "mask /proc/kcore as File"]);
     }
 }

@@ -105,7 +105,8 @@ impl Beside {
         let (told, lines) = channel();
         if let Some(stream) = stream {
             std::thread::spawn(move || {
-                let lines = BufReader::new(stream.take(LONGEST)).lines().map_while(Result::ok);
+                let lines = BufReader::new(stream.take(LONGEST)).split(b'\n').map_while(Result::ok);
+                let lines = lines.map(|line| String::from_utf8_lossy(&line).trim_end().to_owned());
                 lines.map(|line| told.send(line)).take_while(Result::is_ok).for_each(drop);
             });
         }

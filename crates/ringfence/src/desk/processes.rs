@@ -136,8 +136,9 @@ pub(crate) fn log_file(installation: &Installation, name: &str) -> Answer<PathBu
         if let Some(file) = newest_log(installation, name) {
             return Ok(file);
         }
-        let wanted = process.map(|process| row(installation, process)).transpose()?;
-        let comes = wanted.is_some_and(|row| row.wanted) && daemon(installation).is_some();
+        let known = process.map(|process| row(installation, process)).transpose()?;
+        let comes = known.is_some_and(|row| is_beginning(&row, installation.clock().now().ms))
+            && daemon(installation).is_some();
         if !comes || begun.elapsed() > BEGINNING {
             return Err(Refusal::new(
                 RefusalKind::NotFound,
@@ -146,6 +147,12 @@ pub(crate) fn log_file(installation: &Installation, name: &str) -> Answer<PathBu
         }
         pause(Duration::from_millis(20));
     }
+}
+
+/// Whether a process is meant to run and has only just been started, or not yet.
+fn is_beginning(row: &ProcessRow, now_ms: u64) -> bool {
+    let since = |started: u64| Duration::from_millis(now_ms.saturating_sub(started));
+    row.wanted && row.started_ms.is_none_or(|started| since(started) < BEGINNING)
 }
 
 fn newest_log(installation: &Installation, name: &str) -> Option<PathBuf> {
