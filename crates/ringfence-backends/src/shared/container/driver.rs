@@ -192,8 +192,7 @@ impl Containers {
             let container = Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins };
             // From here on whatever goes wrong takes the container away.
             let gone = Dropped(Some(Box::new(container)));
-            engine.start(&note.container, body).map_err(LaunchError::Runtime)?;
-            let control = accept(&listener, engine, &note.container).map_err(LaunchError::Runtime)?;
+            let control = start(engine, &note.container, body, &listener).map_err(LaunchError::Runtime)?;
             (control, gone.taken()?)
         };
         if let Some(pattern) = &pattern {
@@ -280,12 +279,21 @@ fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholder> {
     survey.missing.iter().map(stand_in).collect()
 }
 
-/// Waits for the gate to speak, as long as its container lives.
-pub(super) fn accept(
-    listener: &UnixListener,
+/// Makes a container, starts it, and waits for its gate.
+pub(super) fn start(
     engine: &Engine,
-    container: &str,
+    name: &str,
+    body: ContainerCreateBody,
+    listener: &UnixListener,
 ) -> Result<UnixStream, Failure> {
+    match engine.start(name, body, listener)? {
+        Some(control) => Ok(control),
+        None => accept(listener, engine, name),
+    }
+}
+
+/// Waits for the gate to speak, as long as its container lives.
+fn accept(listener: &UnixListener, engine: &Engine, container: &str) -> Result<UnixStream, Failure> {
     let deadline = Instant::now() + GATE_PATIENCE;
     let failed = |message: String| Failure::new(FailureClass::Unknown, message);
     while Instant::now() < deadline {

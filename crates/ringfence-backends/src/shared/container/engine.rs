@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -238,12 +239,31 @@ impl Engine {
         }
     }
 
-    /// Makes a container and starts it.
-    pub(super) fn start(&self, name: &str, body: ContainerCreateBody) -> Result<(), Failure> {
+    /// Makes a container and starts it. If its gate comes to the listener before the engine says that it runs, nobody waits for
+    /// the engine, which writes down a lot before it answers.
+    pub(super) fn start(
+        &self,
+        name: &str,
+        body: ContainerCreateBody,
+        listener: &UnixListener,
+    ) -> Result<Option<UnixStream>, Failure> {
         let image = body.image.clone();
         let options = CreateContainerOptionsBuilder::default().name(name).build();
         self.ask(self.docker.create_container(Some(options), body), image.as_deref())?;
-        self.ask(self.docker.start_container(name, None::<StartContainerOptions>), image.as_deref())
+        let (docker, name) = (self.docker.clone(), name.to_owned());
+        // It is listened to as long as this engine is known: one that is hung up on might not finish.
+        let starting = self
+            .runtime
+            .spawn(async move { docker.start_container(&name, None::<StartContainerOptions>).await });
+        let started = async {
+            tokio::select! {
+                biased;
+                Ok(control) = first_to_come(listener) => Ok(Some(control)),
+                Ok(answer) = starting => answer.map(|()| None),
+                else => Ok(None),
+            }
+        };
+        self.ask(started, image.as_deref())
     }
 
     /// How a container is; `None` if there is none of this name.
@@ -441,6 +461,16 @@ fn of_answer(status: u16, message: &str, flavor: Flavor, image: Option<&str>) ->
         _ => FailureClass::Unknown,
     };
     Failure::new(class, format!("{name} said no ({status}): {message}"))
+}
+
+/// The first who comes to a listener.
+async fn first_to_come(listener: &UnixListener) -> io::Result<UnixStream> {
+    let listener = listener.try_clone()?;
+    listener.set_nonblocking(true)?;
+    let (stream, _) = tokio::net::UnixListener::from_std(listener)?.accept().await?;
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::driver::accept;
+use super::driver::start;
 use super::engine::Engine;
 use super::room::{Note, Room};
 use super::{Endpoint, Flavor};
@@ -364,9 +364,7 @@ fn make(pattern: &Pattern, engine: &Engine, state: &Path, run: &str) -> Result<W
     let listener = furnished.and_then(|()| room.listen()).map_err(|error| failed(&error))?;
     let body = pattern.body.replace(ROOM, &room.path().display().to_string()).replace(RUN, run);
     let body = serde_json::from_str(&body).map_err(|error| failed(&error))?;
-    let started = engine.start(&name, body);
-    let control = started.and_then(|()| accept(&listener, engine, &name));
-    match control {
+    match start(engine, &name, body, &listener) {
         Ok(control) => Ok(Waiting { name, room, control }),
         Err(failure) => {
             if engine.remove_patiently(&name).is_err() {
