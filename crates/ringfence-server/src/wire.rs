@@ -129,14 +129,14 @@ pub(crate) struct TaskSpec {
     #[serde(default)]
     priority: i32,
     /// Tasks of one lane are done one after another.
-    #[schema(nullable = false, min_length = 1, max_length = 60, pattern = r"^[!-~]+$")]
+    #[schema(nullable = false, min_length = 1, max_length = 200, pattern = r"^\S+$")]
     lane: Option<String>,
     /// Tasks that have to be done before.
     #[schema(pattern = r"^[0-9]{1,18}$")]
     #[serde(default)]
     after: Vec<String>,
     /// Two tasks with the same key are one.
-    #[schema(nullable = false, min_length = 1, max_length = 60, pattern = r"^[!-~]+$")]
+    #[schema(nullable = false, min_length = 1, max_length = 200, pattern = r"^\S+$")]
     key: Option<String>,
     /// Not before this time, in seconds since the epoch.
     #[schema(nullable = false, maximum = 253_402_300_799_u64)]

@@ -147,7 +147,8 @@ impl TaskSpec {
         }
         for (name, what) in [(&self.key, "key"), (&self.lane, "lane")] {
             let valid = |name: &String| {
-                (1..=200).contains(&name.len()) && name.chars().all(|c| !c.is_control() && !c.is_whitespace())
+                let visible = |c: char| !c.is_control() && !c.is_whitespace() && c != '\u{feff}';
+                (1..=200).contains(&name.chars().count()) && name.chars().all(visible)
             };
             if let Some(name) = name.as_ref().filter(|name| !valid(name)) {
                 return Err(BadSpec::Name(name.clone(), what));
@@ -235,6 +236,8 @@ mod tests {
         assert_eq!(with(|spec| spec.prompt = "a\0b".into()), Err(BadSpec::Nul("prompt")));
         assert!(matches!(with(|spec| spec.prompt = "x".repeat(200_000)), Err(BadSpec::LongPrompt(..))));
         assert!(matches!(with(|spec| spec.key = Some("a b".into())), Err(BadSpec::Name(_, "key"))));
+        assert_eq!(with(|spec| spec.key = Some("\u{1f511}".repeat(200))), Ok(()));
+        assert!(matches!(with(|spec| spec.key = Some("k".repeat(201))), Err(BadSpec::Name(_, "key"))));
         assert!(matches!(with(|spec| spec.lane = Some(String::new())), Err(BadSpec::Name(_, "lane"))));
         assert!(matches!(with(|spec| spec.webhook = Some("ftp://x".into())), Err(BadSpec::Webhook(_))));
         assert!(matches!(with(|spec| spec.webhook = Some("http://u:p@h/".into())), Err(BadSpec::Webhook(_))));

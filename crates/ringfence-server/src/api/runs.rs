@@ -144,6 +144,9 @@ pub(super) async fn log(
     Asked(part): Asked<Part>,
 ) -> Result<Response, Problem> {
     let run = view(&app, run).await?.record.run;
+    if [part.from, part.to].into_iter().flatten().any(|place| i64::try_from(place).is_err()) {
+        return Err(Problem::invalid("`from` and `to` are places in a log, and no log is so long"));
+    }
     let from = last_seen(&headers)?.or(part.from).unwrap_or(0);
     let follower = LogFollower::new(&app, run, from, part.to, part.follow.unwrap_or(false));
     if wants_stream(&headers) {
