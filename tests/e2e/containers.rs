@@ -1,6 +1,8 @@
 //! Containers, in every engine that is here: of root, and of a person.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
 use scripted_model::{Front, Script, Server, Step};
@@ -13,6 +15,21 @@ fn in_all(mut what: impl FnMut(&Engine, Place)) {
     for engine in engines() {
         what(&engine, engine.place(Place::new()));
     }
+}
+
+/// Waits until its program runs. One that has ended before says why.
+fn ready(place: &Place, child: &mut std::process::Child) {
+    wait_for("the container", || {
+        if place.work().join("ready").exists() {
+            return Some(());
+        }
+        let ended = child.try_wait().unwrap()?;
+        let mut words = String::new();
+        for pipe in [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)] {
+            fs::File::from(pipe?).read_to_string(&mut words).unwrap();
+        }
+        panic!("it ended, {ended}: {words}");
+    });
 }
 
 /// Soon nothing is left in the engine, and nothing of what the host kept for it.
@@ -67,7 +84,7 @@ fn the_engine_and_the_host_see_no_secret() {
         let args = ["exec", "--mode", engine.mode, "--env", "GIVEN_TOKEN", "--", "sh", "-c"];
         let script = "test \"$GIVEN_TOKEN\" = REAL-SECRET-1 && echo > ready; sleep 1000";
         let mut child = place.spawn(&[&args[..], &[script]].concat());
-        wait_for("the container", || place.work().join("ready").exists().then_some(()));
+        ready(&place, &mut child);
         let name = engine.containers(&place).pop().unwrap();
         let seen = engine.ask(&["inspect", &name]);
         assert!(seen.contains("ringfence.run") && !seen.contains("REAL-SECRET"), "{seen}");
@@ -93,7 +110,7 @@ fn who_is_killed_leaves_nothing_after_the_next_start() {
     in_all(|engine, place| {
         let args = ["exec", "--mode", engine.mode, "--", "sh", "-c", "echo > ready; sleep 1000"];
         let mut child = place.spawn(&args);
-        wait_for("the container", || place.work().join("ready").exists().then_some(()));
+        ready(&place, &mut child);
         let pid = child.id();
         kill(pid, "KILL");
         child.wait().unwrap();
@@ -110,8 +127,8 @@ fn who_is_killed_leaves_nothing_after_the_next_start() {
 fn a_container_that_is_killed_is_an_end() {
     in_all(|engine, place| {
         let args = ["exec", "--json", "--mode", engine.mode, "--", "sh", "-c", "echo > ready; sleep 1000"];
-        let child = place.spawn(&args);
-        wait_for("the container", || place.work().join("ready").exists().then_some(()));
+        let mut child = place.spawn(&args);
+        ready(&place, &mut child);
         engine.ask(&["kill", &engine.containers(&place)[0]]);
         let ran = crate::support::Ran::from(child.wait_with_output().unwrap());
         let result = ran.result();
@@ -191,7 +208,7 @@ fn what_is_left_is_listed_and_taken_away() {
     in_all(|engine, place| {
         let args = ["exec", "--mode", engine.mode, "--", "sh", "-c", "echo > ready; sleep 1000"];
         let mut child = place.spawn(&args);
-        wait_for("the container", || place.work().join("ready").exists().then_some(()));
+        ready(&place, &mut child);
         let mine = |place: &Place| -> Vec<Value> {
             let all = place.run(&["sandbox", "list", "--json"]).expect_code(0).json();
             let owner = place.state().display().to_string();

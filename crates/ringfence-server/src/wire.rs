@@ -110,15 +110,15 @@ impl From<Role> for task::Role {
 
 /// What a task asks for. All that is left out is up to the agent and the settings.
 ///
-/// It is read as [`task::TaskSpec`]; this is how it looks.
+/// It is read as [`task::TaskSpec`]; this is how it looks. It may promise more than is accepted (an agent has to exist), never
+/// less: what it rules out is refused. `null` is the same as nothing.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TaskSpec {
-    /// What to do.
-    #[schema(min_length = 1, max_length = 100_000, pattern = r"^[^\x00]*[^\s\x00][^\x00]*$")]
+    /// What to do. It may be empty where there is a `command`.
+    #[schema(max_length = 131_008, pattern = r"^[^\x00]*$")]
     prompt: String,
     /// An agent of the settings, or an agent CLI; else the one of the role.
-    #[schema(nullable = false)]
     agent: Option<String>,
     /// Who does it.
     #[schema(default = "worker")]
@@ -129,32 +129,27 @@ pub(crate) struct TaskSpec {
     #[serde(default)]
     priority: i32,
     /// Tasks of one lane are done one after another.
-    #[schema(nullable = false, min_length = 1, max_length = 200, pattern = r"^\S+$")]
+    #[schema(min_length = 1, max_length = 200, pattern = r"^\S+$")]
     lane: Option<String>,
     /// Tasks that have to be done before.
-    #[schema(pattern = r"^[0-9]{1,18}$")]
     #[serde(default)]
     after: Vec<String>,
     /// Two tasks with the same key are one.
-    #[schema(nullable = false, min_length = 1, max_length = 200, pattern = r"^\S+$")]
+    #[schema(min_length = 1, max_length = 200, pattern = r"^\S+$")]
     key: Option<String>,
     /// Not before this time, in seconds since the epoch.
-    #[schema(nullable = false, maximum = 253_402_300_799_u64)]
+    #[schema(maximum = 253_402_300_799_u64)]
     not_before: Option<u64>,
     /// Where to work: an absolute path on the daemon's machine.
-    #[schema(nullable = false, pattern = r"^/[ -~]*$")]
+    #[schema(pattern = r"^/")]
     directory: Option<String>,
     /// What the workspace is made of.
-    #[schema(nullable = false)]
     workspace: Option<WorkspaceKind>,
     /// Where it runs.
-    #[schema(nullable = false)]
     mode: Option<Mode>,
     /// What it may do: a preset, or the path of a policy file.
-    #[schema(nullable = false)]
     policy: Option<String>,
-    /// Hosts that it may reach besides.
-    #[schema(pattern = r"^[a-z]{1,20}\.[a-z]{2,10}$")]
+    /// Hosts that it may reach besides, such as `example.org`, `*.example.org` or `example.org:8443`.
     #[serde(default)]
     allow: Vec<String>,
     /// Ports of the daemon's machine that it may reach.
@@ -165,32 +160,37 @@ pub(crate) struct TaskSpec {
     #[serde(default)]
     env: Vec<String>,
     /// With which model.
-    #[schema(nullable = false, pattern = r"^[ -~]*$")]
+    #[schema(min_length = 1, max_length = 200, pattern = r"^\S+$")]
     model: Option<String>,
     /// At which address.
-    #[schema(nullable = false)]
     base_url: Option<String>,
     /// With the agent CLI `command`: what to run, in the shell's words.
-    #[schema(nullable = false)]
     command: Option<String>,
     /// How long an attempt may take, in seconds.
-    #[schema(nullable = false, minimum = 1, maximum = 31_536_000)]
+    #[schema(minimum = 1, maximum = 31_536_000)]
     timeout: Option<u64>,
-    /// How much memory.
-    #[schema(nullable = false, pattern = r"^[1-9][0-9]{0,3}[mg]$")]
+    /// How much memory: a whole number with `k`, `m` or `g`.
+    #[schema(example = "512m")]
     memory: Option<String>,
     /// How many processors.
-    #[schema(nullable = false, pattern = r"^[1-9](\.[0-9])?$")]
-    cpus: Option<String>,
+    cpus: Option<TextOrNumber>,
     /// How many processes.
-    #[schema(nullable = false, minimum = 1)]
+    #[schema(minimum = 1)]
     pids: Option<u32>,
     /// How often it is tried.
-    #[schema(nullable = false, minimum = 1, maximum = 100)]
+    #[schema(minimum = 1, maximum = 100)]
     max_attempts: Option<u32>,
     /// Who is told of its end.
-    #[schema(nullable = false, pattern = r"^https?://[a-z0-9.]+/?$")]
+    #[schema(pattern = r"^https?://")]
     webhook: Option<String>,
+}
+
+/// A number, also as a text.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum TextOrNumber {
+    Text(String),
+    Number(f64),
 }
 
 /// What a workspace is made of.

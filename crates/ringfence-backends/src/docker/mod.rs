@@ -21,6 +21,7 @@ pub(crate) const FLAVOR: Flavor = Flavor {
     host_name: "host.docker.internal",
     mask_option: false,
     owned_memory: true,
+    bare_network: true,
     joins_options: false,
 };
 

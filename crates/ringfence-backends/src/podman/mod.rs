@@ -20,6 +20,7 @@ pub(crate) const FLAVOR: Flavor = Flavor {
     host_name: "host.containers.internal",
     mask_option: true,
     owned_memory: false,
+    bare_network: false,
     joins_options: true,
 };
 

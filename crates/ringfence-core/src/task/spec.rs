@@ -103,7 +103,7 @@ pub enum BadSpec {
     /// A text that cannot be passed on.
     #[error("`{0}` contains a NUL character")]
     Nul(&'static str),
-    /// A key or a lane that nobody could find again.
+    /// A key, a lane or a model that nobody could find again.
     #[error("`{0}` is not a valid {1}: 1 to 200 visible characters")]
     Name(String, &'static str),
     /// An address that nobody could be told at.
@@ -137,15 +137,11 @@ impl TaskSpec {
         if self.prompt.len() > Self::LONGEST_PROMPT {
             return Err(BadSpec::LongPrompt(self.prompt.len(), Self::LONGEST_PROMPT));
         }
-        let texts = [
-            ("prompt", Some(&self.prompt)),
-            ("command", self.command.as_ref()),
-            ("model", self.model.as_ref()),
-        ];
+        let texts = [("prompt", Some(&self.prompt)), ("command", self.command.as_ref())];
         if let Some((name, _)) = texts.iter().find(|(_, text)| text.is_some_and(|text| text.contains('\0'))) {
             return Err(BadSpec::Nul(name));
         }
-        for (name, what) in [(&self.key, "key"), (&self.lane, "lane")] {
+        for (name, what) in [(&self.key, "key"), (&self.lane, "lane"), (&self.model, "model")] {
             let valid = |name: &String| {
                 let visible = |c: char| !c.is_control() && !c.is_whitespace() && c != '\u{feff}';
                 (1..=200).contains(&name.chars().count()) && name.chars().all(visible)
@@ -239,6 +235,7 @@ mod tests {
         assert_eq!(with(|spec| spec.key = Some("\u{1f511}".repeat(200))), Ok(()));
         assert!(matches!(with(|spec| spec.key = Some("k".repeat(201))), Err(BadSpec::Name(_, "key"))));
         assert!(matches!(with(|spec| spec.lane = Some(String::new())), Err(BadSpec::Name(_, "lane"))));
+        assert!(matches!(with(|spec| spec.model = Some("opus\u{1}".into())), Err(BadSpec::Name(_, "model"))));
         assert!(matches!(with(|spec| spec.webhook = Some("ftp://x".into())), Err(BadSpec::Webhook(_))));
         assert!(matches!(with(|spec| spec.webhook = Some("http://u:p@h/".into())), Err(BadSpec::Webhook(_))));
         assert!(matches!(with(|spec| spec.directory = Some("x".into())), Err(BadSpec::Directory(_))));

@@ -161,16 +161,30 @@ pub(super) struct New {
     command: String,
 }
 
+impl New {
+    /// What it asks for. What was left out is up to the settings; what cannot be read is not.
+    fn spec(&self) -> Result<TaskSpec, String> {
+        let given = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        let priority = given(&self.priority)
+            .map(|text| text.parse().map_err(|_| format!("`{text}` is no priority: write a whole number")));
+        let role = given(&self.role).map(|text| text.parse::<Role>().map_err(|error| error.to_string()));
+        let mode = given(&self.mode).map(|text| text.parse::<Mode>().map_err(|error| error.to_string()));
+        Ok(TaskSpec {
+            agent: given(&self.agent).or_else(|| given(&self.command).map(|_| "command".to_owned())),
+            directory: given(&self.directory).map(PathBuf::from),
+            mode: mode.transpose()?,
+            role: role.transpose()?.unwrap_or_default(),
+            priority: priority.transpose()?.unwrap_or_default(),
+            command: given(&self.command),
+            ..TaskSpec::new(self.prompt.replace("\r\n", "\n"))
+        })
+    }
+}
+
 pub(super) async fn add(State(app): Site, visitor: Visitor, Form(new): Form<New>) -> Response {
-    let given = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
-    let spec = TaskSpec {
-        agent: given(&new.agent).or_else(|| given(&new.command).map(|_| "command".to_owned())),
-        directory: given(&new.directory).map(PathBuf::from),
-        mode: new.mode.parse().ok(),
-        role: new.role.parse().unwrap_or_default(),
-        priority: new.priority.trim().parse().unwrap_or_default(),
-        command: given(&new.command),
-        ..TaskSpec::new(new.prompt.replace("\r\n", "\n"))
+    let spec = match new.spec() {
+        Ok(spec) => spec,
+        Err(why) => return back(&visitor, "/ui/tasks", Err(Problem::invalid(why))),
     };
     match app.add_tasks(visitor.who, vec![spec]).await.map(|added| added.into_iter().next()) {
         Ok(Some(added)) => {

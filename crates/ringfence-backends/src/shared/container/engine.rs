@@ -490,6 +490,7 @@ mod tests {
         host_name: "host",
         mask_option: false,
         owned_memory: true,
+        bare_network: true,
         joins_options: false,
     };
 

@@ -52,6 +52,8 @@ pub(crate) struct Flavor {
     pub(crate) joins_options: bool,
     /// Whether it can say whose a private place is.
     pub(crate) owned_memory: bool,
+    /// Whether it makes a network namespace without its own network being set up in it, which costs it a program more.
+    pub(crate) bare_network: bool,
 }
 
 /// Where an engine answers.

@@ -173,6 +173,7 @@ impl Parts<'_> {
                 (LABEL_RUN.to_owned(), request.run.to_string()),
                 (LABEL_OWNER.to_owned(), self.owner.display().to_string()),
             ])),
+            network_disabled: self.is_alone().then_some(true),
             host_config: Some(host),
             ..ContainerCreateBody::default()
         }
@@ -239,11 +240,18 @@ impl Parts<'_> {
         let nobody = "nobody:x:65534:65534:nobody:/nonexistent:/bin/false";
         let users = format!("{name}:x:{uid}:{gid}:{name}:{GUEST_HOME}:/bin/sh\n{nobody}\n");
         let groups = format!("{name}:x:{gid}:\nnogroup:x:65534:\n");
+        let hosts = self.is_alone().then(|| ("/etc/hosts".into(), HOSTS.to_owned()));
         let files = self.request.files.iter().filter(|file| file.over);
         files
             .map(|file| (file.path.clone(), file.text.clone()))
             .chain([("/etc/passwd".into(), users), ("/etc/group".into(), groups)])
+            .chain(hosts)
             .collect()
+    }
+
+    /// Whether the engine has nothing to do with its network: there is loopback alone, which comes with the namespace.
+    fn is_alone(&self) -> bool {
+        self.flavor.bare_network && network_mode(self.network, self.request) == "none"
     }
 
     /// The texts that stand in the place of files: those over the image's own, and those over the workspace's.
@@ -347,6 +355,9 @@ pub(super) fn command(
     env.entry("PATH".into()).or_insert_with(|| of_image.unwrap_or(PATH).to_owned());
     (program, env)
 }
+
+/// What an engine writes where it has set up a network.
+const HOSTS: &str = "127.0.0.1 localhost ringfence\n::1 localhost ip6-localhost ip6-loopback\n";
 
 /// Empty places that can be written and go with the container.
 const PRIVATE: [&str; 4] = ["/tmp", GUEST_HOME, "/var/tmp", "/run"];
