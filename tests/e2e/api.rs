@@ -563,14 +563,63 @@ fn another_user_of_the_machine_is_not_let_in_without_a_key() {
     assert_eq!(forwarded.json()["code"], "not_local");
 }
 
+/// The cookie of somebody who looks at a page, and the token of its forms.
+fn visit(site: &Site) -> (String, String) {
+    let page = site.get("/ui/tasks").expect(200);
+    let cookie = page.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let token = page.body.split("name=\"token\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    (cookie, token.to_owned())
+}
+
+#[test]
+fn a_form_that_cannot_be_read_adds_nothing() {
+    let site = Site::new();
+    let (cookie, token) = visit(&site);
+    let headers = [("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie.as_str())];
+    let fields = "prompt=x&agent=demo&directory=&command=";
+    for (wrong, word) in [
+        ("mode=nativ&role=&priority=", "nativ"),
+        ("mode=&role=boss&priority=", "boss"),
+        ("mode=&role=&priority=high", "high"),
+    ] {
+        let answer = site.ask("POST", "/ui/tasks", &headers, &format!("token={token}&{fields}&{wrong}"));
+        assert_eq!(answer.header("location"), Some("/ui/tasks"), "{wrong}: {answer:?}");
+        let page = site.ask("GET", "/ui/tasks", &[("cookie", cookie.as_str())], "").expect(200);
+        assert!(page.body.contains(&format!("`{word}`")), "{wrong}: {}", page.body);
+    }
+    assert_eq!(site.get("/tasks").json()["tasks"], json!([]));
+}
+
+/// A client that writes all fields leaves out what it does not know.
+#[test]
+fn nothing_is_the_same_as_null() {
+    let site = Site::new();
+    let document: Value = site.get("/openapi.json").json();
+    let fields = document["components"]["schemas"]["TaskSpec"]["properties"].as_object().unwrap();
+    let may_be_null = |schema: &Value| schema.to_string().contains("\"null\"");
+    let mut task: serde_json::Map<String, Value> = fields
+        .iter()
+        .filter(|(_, schema)| may_be_null(schema))
+        .map(|(name, _)| (name.clone(), Value::Null))
+        .collect();
+    assert!(task.len() > 15, "{task:?}");
+    task.insert("prompt".into(), "x".into());
+    task.insert("agent".into(), "demo".into());
+    task.insert("directory".into(), json!(site.place.work()));
+    site.post("/tasks", &Value::Object(task.clone())).expect(201);
+    for name in fields.keys().filter(|name| !may_be_null(&fields[*name])) {
+        let mut task = task.clone();
+        task.insert(name.clone(), Value::Null);
+        let answer = site.post("/tasks", &Value::Object(task));
+        assert_eq!(answer.status, 422, "{name}: {answer:?}");
+    }
+}
+
 #[test]
 fn a_button_that_is_not_there_does_nothing() {
     let site = Site::new();
     site.wait(&site.add("true"));
-    let page = site.get("/ui/tasks/1").expect(200);
-    let cookie = page.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
-    let token =
-        page.body.split("name=\"token\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let (cookie, token) = visit(&site);
     let headers = [("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie.as_str())];
     for path in [
         "/ui/tasks/1/pause",

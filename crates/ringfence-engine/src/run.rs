@@ -227,13 +227,15 @@ pub fn run(
     for event in std::iter::once(begin).chain(notices) {
         told = told.and(watchers.tell(event)?);
     }
-    let end = match told {
+    let (end, remains) = match told {
         Ok(()) => match start(job, staged, session, &runs.network(&run)) {
             Ok(running) => attempt(job, running, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
-            Err(end) => *end,
+            Err(end) => (*end, None),
         },
-        Err(error) => End::stopped(unread(&error)),
+        Err(error) => (End::stopped(unread(&error)), None),
     };
+    // What was sandboxed goes while its end is being written down; a layer is read when nobody holds it any more.
+    let remains = remains.filter(|_| !job.layer);
     let layer = plan.request.layer.as_ref().map(|layer| layer.as_path().to_owned());
     let noted = layer
         .map(|layer| Layer::open(&layer, job.workspace.host().as_path(), &runs.record_file(&run))?.note());
@@ -249,6 +251,7 @@ pub fn run(
         let message = format!("the result cannot be kept: {}", causes(&error));
         let _ = observer.event(&Event::Notice { message });
     }
+    drop(remains);
     Ok(result)
 }
 
@@ -572,6 +575,7 @@ fn over_budget(meter: &Meter) -> Failure {
         .with_remedy("raise `limits.tokens` or `limits.cost_usd` of the policy if that is meant")
 }
 
+/// Follows a run to its end. What is left of its sandbox comes along, if it ended by itself.
 fn attempt(
     job: &Job<'_>,
     running: Running,
@@ -580,11 +584,11 @@ fn attempt(
     reader: &mut dyn Reader,
     watchers: &mut Watchers<'_>,
     cancel: &Cancel,
-) -> End {
+) -> (End, Option<Box<dyn Sandbox>>) {
     let Running { mut sandbox, _broker, meter } = running;
     cancel.arm(&sandbox.stopper());
     if let Err(error) = watchers.observer.started() {
-        return End::stopped(unread(&error));
+        return (End::stopped(unread(&error)), None);
     }
     if let Some(terminal) = sandbox.terminal() {
         watchers.observer.terminal(terminal);
@@ -600,7 +604,7 @@ fn attempt(
     };
     let watched = match watch.follow(&mut *sandbox) {
         Ok(watched) => watched,
-        Err(failure) => return End::stopped(failure),
+        Err(failure) => return (End::stopped(failure), None),
     };
     let metered = meter.as_ref().map(|meter| meter.by_model()).unwrap_or_default();
     let mut outcome = reader.finish(watched.exit.status, clock::now_ms() / 1000);
@@ -624,7 +628,7 @@ fn attempt(
         exit_code = stopped_code(&failure);
         outcome.failure = Some(failure);
     }
-    End { outcome, exit_code, leftovers: watched.exit.leftovers, survivors, metered }
+    (End { outcome, exit_code, leftovers: watched.exit.leftovers, survivors, metered }, Some(sandbox))
 }
 
 /// The code of a run that the engine ended.

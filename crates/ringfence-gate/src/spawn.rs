@@ -30,6 +30,12 @@ pub trait Spawner {
     /// How the program ended, in that case. To be asked when the line can be read or the process has ended.
     fn last_word(&mut self) -> Option<Status>;
 
+    /// Whether nothing else of the run is left by then than the process that was started, which is about to end.
+    fn ends_all(&self) -> bool;
+
+    /// Takes away what a run needs no more of which nothing is left.
+    fn clear(&mut self);
+
     /// What the program asked for in vain, if that is known.
     fn exhausted(&self) -> Option<Limit>;
 }
@@ -86,6 +92,12 @@ impl Spawner for Plain {
     fn last_word(&mut self) -> Option<Status> {
         None
     }
+
+    fn ends_all(&self) -> bool {
+        false
+    }
+
+    fn clear(&mut self) {}
 
     fn exhausted(&self) -> Option<Limit> {
         None

@@ -93,6 +93,12 @@ impl Elsewhere {
         }
     }
 
+    /// Takes this process away from the processor that it is on: the copy that it has just made of itself works there, while it
+    /// has little to do.
+    pub fn make_room(self) {
+        self.leave(sched_getcpu(), None);
+    }
+
     /// Lets this process use all of them again.
     pub fn over(self) {
         if let Some(all) = self.0 {

@@ -173,6 +173,8 @@ struct Watch<'a> {
 }
 
 enum Wake {
+    /// The first process has said how the program ended, and goes.
+    LastWord,
     Death,
     HostSpoke,
     AskedToEnd,
@@ -191,6 +193,7 @@ impl Watch<'_> {
         let mut left = self.reap()?;
         while self.status.is_none() {
             match self.wait(self.next_look())? {
+                Wake::LastWord => return self.see_out(),
                 Wake::Death => left = self.reap()?,
                 Wake::HostSpoke => match read_frame::<Order>(&self.host) {
                     Ok(Some(Order::Signal(Signal::Interrupt))) => drop(self.signal(Unix::INT)?),
@@ -236,6 +239,20 @@ impl Watch<'_> {
         Ok(self.memory.is_some_and(|most| census.memory(&family) > most).then_some(Limit::Memory))
     }
 
+    /// Tells the host before the last of all ends, which takes the kernel a while: both have something to do meanwhile.
+    fn see_out(mut self) -> Result<(), GateError> {
+        self.report(&Ending::default(), 0)?;
+        self.spawner.clear();
+        let deadline = Instant::now() + KILLING;
+        while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
+            if let Reaped::NoneLeft = self.reap()? {
+                return Ok(());
+            }
+            self.wait_for_deaths(rest)?;
+        }
+        self.kill().map(drop)
+    }
+
     fn end_leftovers(mut self) -> Result<(), GateError> {
         let ending = Ending { leftovers: self.signal(Unix::TERM)?, limit: None };
         let deadline = Instant::now() + GRACE;
@@ -244,7 +261,7 @@ impl Watch<'_> {
                 return self.report(&ending, 0);
             }
             match self.wait(Some(rest))? {
-                Wake::Death | Wake::Time => {}
+                Wake::Death | Wake::Time | Wake::LastWord => {}
                 Wake::HostSpoke | Wake::AskedToEnd => break,
             }
         }
@@ -267,14 +284,19 @@ impl Watch<'_> {
             if Instant::now() >= deadline {
                 return Ok(living.max(1));
             }
-            // Only deaths matter now; the host's socket may be closed and would wake this loop without end.
-            poll_until(&mut [PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN)], Some(AGAIN))?;
-            drain(&mut self.deaths);
+            self.wait_for_deaths(AGAIN)?;
         }
     }
 
+    /// Only deaths matter at the end; the host's socket may be closed and would wake every wait.
+    fn wait_for_deaths(&mut self, most: Duration) -> Result<(), GateError> {
+        poll_until(&mut [PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN)], Some(most))?;
+        drain(&mut self.deaths);
+        Ok(())
+    }
+
     /// The host may be gone; then there is nobody to tell.
-    fn report(self, ending: &Ending, survivors: u32) -> Result<(), GateError> {
+    fn report(&mut self, ending: &Ending, survivors: u32) -> Result<(), GateError> {
         let status = self.spawner.last_word().or(self.status).unwrap_or(Status::Signal(9));
         let Ending { leftovers, limit } = *ending;
         // A run that got over what it was refused has nothing to complain of.
@@ -311,9 +333,10 @@ impl Watch<'_> {
         if let [.., true] = ready
             && !self.silent
         {
-            // What there is to do then is done while the process ends.
             self.silent = true;
-            self.spawner.last_word();
+            if self.spawner.last_word().is_some() && self.spawner.ends_all() {
+                return Ok(Wake::LastWord);
+            }
         }
         Ok(match ready {
             [true, ..] => {

@@ -130,18 +130,26 @@ impl Child {
         self.line.as_fd()
     }
 
-    /// How the program ended, if its first process could still say so. Then nothing else of the run is left, and what
-    /// stood in for protected paths goes.
+    /// How the program ended, if its first process could still say so.
     pub fn last_word(&mut self) -> Option<Status> {
         if self.last_word.is_none() {
             let _ = self.line.set_nonblocking(true);
             if let Ok(Some(Word::Ended { status, full })) = read_frame(&self.line) {
                 self.full = full;
                 self.last_word = Some(status);
-                self.stand_ins = None;
             }
         }
         self.last_word
+    }
+
+    /// Whether it has ended all others by then: it is the first process of all of them.
+    pub fn ends_all(&self) -> bool {
+        self.walls == Walls::Own
+    }
+
+    /// Takes away what stood in for protected paths.
+    pub fn clear(&mut self) {
+        self.stand_ins = None;
     }
 }
 
@@ -214,6 +222,7 @@ pub fn open(kind: Kind, elsewhere: Elsewhere) -> Result<Opened, SpawnError> {
         // SAFETY: ends the child at once; nothing of the gate's may run in it, not even its destructors.
         unsafe { libc::_exit(code) };
     }
+    elsewhere.make_room();
     let pid = i32::try_from(cloned).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| SpawnError::Namespaces(io::ErrorKind::InvalidData.into()))?;
     Ok(Opened { kind, pid, line })

@@ -104,6 +104,16 @@ impl Spawner for AnySpawner {
         self.child.as_mut()?.as_mut().ok()?.last_word()
     }
 
+    fn ends_all(&self) -> bool {
+        matches!(&self.child, Some(Ok(child)) if child.ends_all())
+    }
+
+    fn clear(&mut self) {
+        if let Some(Ok(child)) = &mut self.child {
+            child.clear();
+        }
+    }
+
     fn exhausted(&self) -> Option<Limit> {
         self.child.as_ref()?.as_ref().ok()?.exhausted()
     }

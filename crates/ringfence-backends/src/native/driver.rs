@@ -145,7 +145,7 @@ impl Native {
         }
         stand_ins.answer_for(placed);
         let traces = Traces { stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups };
-        Ok(Traceless { run: Box::new(idle.build(spec, &plan.request)?), traces })
+        Ok(Traceless { run: Box::new(idle.out_of_reach().build(spec, &plan.request)?), traces })
     }
 }
 

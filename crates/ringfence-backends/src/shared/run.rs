@@ -1,4 +1,5 @@
-//! A run below a gate: read its pipes, and believe nothing about its end before the gate is buried.
+//! A run below a gate: read its pipes, and believe nothing about its end before the gate is buried, unless nobody but the
+//! gate can have said it.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -69,6 +70,8 @@ pub(crate) struct Idle {
     stderr: File,
     /// Whether the host has found the program where it is to be started.
     found: bool,
+    /// Whether the program cannot reach the gate.
+    out_of_reach: bool,
 }
 
 impl Idle {
@@ -84,7 +87,12 @@ impl Idle {
         for pipe in [&stdout, &stderr] {
             ioctl_fionbio(pipe, true).map_err(|error| broken("read its pipes", &error.into()))?;
         }
-        Ok(Self { gate, stdout: stdout.into(), stderr: stderr.into(), found: false })
+        Ok(Self { gate, stdout: stdout.into(), stderr: stderr.into(), found: false, out_of_reach: false })
+    }
+
+    /// The program will have no way to its gate, so that the gate's word can be believed before it has ended in order.
+    pub(crate) fn out_of_reach(self) -> Self {
+        Self { out_of_reach: true, ..self }
     }
 
     /// Tells it to make ready what does not depend on what is started.
@@ -111,7 +119,7 @@ pub(crate) struct Built {
 
 impl Staged for Built {
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let Self { idle: Idle { gate, stdout, stderr, found }, name } = *self;
+        let Self { idle: Idle { gate, stdout, stderr, found, out_of_reach }, name } = *self;
         gate.send(&Order::Start, None).map_err(|error| lost(&error))?;
         let mut report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
         let mut doors = Vec::new();
@@ -127,7 +135,10 @@ impl Staged for Built {
         }
         // With a terminal nothing but the gate itself can write on the pipes.
         let (stdout, stderr) = (Some(terminal.unwrap_or(stdout)), Some(stderr));
-        Ok(Box::new(Run { gate, stdout, stderr, outer, doors, end: None, turn: Stream::Stdout }))
+        // What a terminal has got it passes on in its own time.
+        let all_at_once = out_of_reach && outer.is_none();
+        let turn = Stream::Stdout;
+        Ok(Box::new(Run { gate, stdout, stderr, outer, out_of_reach, all_at_once, doors, end: None, turn }))
     }
 }
 
@@ -182,12 +193,25 @@ struct Run {
     stderr: Option<File>,
     /// The outer end of its terminal, to type on.
     outer: Option<File>,
+    /// Whether the gate's word needs no proof.
+    out_of_reach: bool,
+    /// Whether all that was printed can be read by the time of that word.
+    all_at_once: bool,
     /// Where it comes to the broker.
     doors: Vec<(u16, Door)>,
-    /// The gate's last word, and until when to wait for the rest of the output.
-    end: Option<(Exit, Instant)>,
+    end: Option<End>,
     /// Which stream is read first: each in turn, so that a loud one does not silence the other.
     turn: Stream,
+}
+
+/// The gate's last word.
+#[derive(Clone, Copy)]
+struct End {
+    exit: Exit,
+    /// Whether all that was printed can be read by now.
+    all_said: bool,
+    /// Until when to wait for the rest of the output, and to read it.
+    patience: Instant,
 }
 
 /// What can be read.
@@ -196,6 +220,8 @@ struct Ready {
     stderr: bool,
     report: bool,
     wish: bool,
+    /// Whether anybody could look: a signal may have come between.
+    looked: bool,
 }
 
 impl Run {
@@ -214,11 +240,11 @@ impl Run {
             .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
             .collect();
         // Interrupted or timed out: nothing is ready, and the caller looks at the clock.
-        let polled = poll(&mut entries, timeout.as_ref()).is_ok();
-        let mut ready = entries.iter().map(|entry| polled && !entry.revents().is_empty());
+        let looked = poll(&mut entries, timeout.as_ref()).is_ok();
+        let mut ready = entries.iter().map(|entry| looked && !entry.revents().is_empty());
         let [stdout, stderr, report, wish] =
             watched.map(|descriptor| descriptor.is_some() && ready.next().unwrap_or(false));
-        Ready { stdout, stderr, report, wish }
+        Ready { stdout, stderr, report, wish, looked }
     }
 
     fn read_report(&mut self) -> Result<(), Failure> {
@@ -234,7 +260,8 @@ impl Run {
                     ringfence_gate::Limit::Processes => Limit::Processes,
                 });
                 let exit = Exit { status, leftovers, survivors, limit };
-                self.end = Some((exit, Instant::now() + LAST_WORDS));
+                let all_said = survivors == 0 && self.all_at_once;
+                self.end = Some(End { exit, all_said, patience: Instant::now() + LAST_WORDS });
                 Ok(())
             }
             Ok(Some(_)) => Ok(()),
@@ -249,8 +276,12 @@ impl Run {
         }
     }
 
-    /// The end, once the gate is buried. A gate that did not end in order has not said its last word.
+    /// The end, once the gate is buried: one that did not end in order has not said its last word. Where nobody could have
+    /// put words into its mouth the end may be written down meanwhile; who lets go of this run waits for the rest.
     fn conclude(&mut self, exit: Exit) -> Result<Happening, Failure> {
+        if self.out_of_reach && exit.survivors == 0 {
+            return Ok(Happening::Ended(exit));
+        }
         let burial = self.gate.bury(true);
         if let Some(fault) = burial.fault {
             return Err(fault);
@@ -304,13 +335,14 @@ fn read_pipe(pipe: &mut Option<File>) -> Option<Vec<u8>> {
 impl Sandbox for Run {
     fn next(&mut self, until: Instant) -> Result<Happening, Failure> {
         loop {
-            let until = match self.end {
-                Some((exit, last_words)) => {
+            let end = self.end;
+            let until = match end {
+                Some(End { exit, all_said, patience }) => {
                     let silent = self.stdout.is_none() && self.stderr.is_none();
-                    if silent || Instant::now() >= last_words {
+                    if silent || Instant::now() >= patience {
                         return self.conclude(exit);
                     }
-                    last_words
+                    if all_said { Instant::now() } else { patience }
                 }
                 None => until,
             };
@@ -320,6 +352,12 @@ impl Sandbox for Run {
             }
             if let Some(output) = self.read(&ready) {
                 return Ok(output);
+            }
+            // Only who has looked since the end knows that nothing is left to read.
+            if let Some(End { exit, all_said: true, .. }) = end
+                && ready.looked
+            {
+                return self.conclude(exit);
             }
             if ready.wish {
                 self.gate.hear();
