@@ -8,7 +8,7 @@ use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::problem::Problem;
 
@@ -39,11 +39,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         let Json(document) = Json::<T>::from_bytes(&bytes).map_err(|error| {
             let text = error.body_text();
             let text = text.split_once(": ").map_or(text.as_str(), |(_, rest)| rest);
-            match error.status() {
-                StatusCode::BAD_REQUEST => {
+            // Some of what is JSON, and not what is expected, is also told as if it were none.
+            match serde_json::from_slice::<IgnoredAny>(&bytes) {
+                Ok(_) => Problem::invalid(format!("the body does not fit: {text}")),
+                Err(_) => {
                     Problem::new(StatusCode::BAD_REQUEST, "malformed", format!("the body is no JSON: {text}"))
                 }
-                _ => Problem::invalid(format!("the body does not fit: {text}")),
             }
         })?;
         Ok(Body(document))
