@@ -590,7 +590,7 @@ fn a_form_that_cannot_be_read_adds_nothing() {
     assert_eq!(site.get("/tasks").json()["tasks"], json!([]));
 }
 
-/// A client that writes all fields leaves out what it does not know.
+/// Some clients write all fields, and `null` for what they do not know.
 #[test]
 fn nothing_is_the_same_as_null() {
     let site = Site::new();
@@ -603,6 +603,8 @@ fn nothing_is_the_same_as_null() {
         .map(|(name, _)| (name.clone(), Value::Null))
         .collect();
     assert!(task.len() > 15, "{task:?}");
+    assert_eq!(site.post("/tasks", &json!(["do it"])).json()["code"], "invalid");
+    assert_eq!(site.ask("POST", "/tasks", &[("content-type", "application/json")], "{").status, 400);
     task.insert("prompt".into(), "x".into());
     task.insert("agent".into(), "demo".into());
     task.insert("directory".into(), json!(site.place.work()));

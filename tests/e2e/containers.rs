@@ -25,8 +25,9 @@ fn ready(place: &Place, child: &mut std::process::Child) {
         }
         let ended = child.try_wait().unwrap()?;
         let mut words = String::new();
-        for pipe in [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)] {
-            fs::File::from(pipe?).read_to_string(&mut words).unwrap();
+        let pipes = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
+        for pipe in pipes.into_iter().flatten() {
+            fs::File::from(pipe).read_to_string(&mut words).unwrap();
         }
         panic!("it ended, {ended}: {words}");
     });
@@ -73,6 +74,20 @@ fn nothing_is_left_in_the_workspace_and_nothing_in_the_engine() {
         assert_eq!(left, [".git"]);
         assert_eq!(fs::read_dir(place.work().join(".git")).unwrap().count(), 0);
         gone(engine, &place);
+    });
+}
+
+#[test]
+fn without_a_network_there_is_a_loopback_and_nothing_else() {
+    let script = "grep -c localhost /etc/hosts; grep -c : /proc/net/dev; cat /proc/net/dev; \
+                  bash -c 'echo > /dev/tcp/127.0.0.1/9' 2>&1; getent hosts localhost ringfence";
+    in_all(|engine, place| {
+        let ran = engine.exec(&place, &[], script);
+        let lines: Vec<&str> = ran.stdout.lines().collect();
+        assert!(lines[0].parse::<u32>().unwrap() > 0 && lines[1] == "1", "{engine:?}: {ran:?}");
+        for word in ["lo:", "Connection refused", "localhost", "ringfence"] {
+            assert!(ran.stdout.contains(word), "{word}, {engine:?}: {ran:?}");
+        }
     });
 }
 
@@ -483,7 +498,9 @@ fn containers_wait_for_runs_that_would_get_the_same() {
         let first = one();
         // One that runs may not be ready to be taken yet.
         wait_for("another one", || {
-            let ran = exec("echo warm; ls ~; echo x > ~/left; echo x > made; id -un");
+            let ran = exec(
+                "echo warm; set -e; grep -q localhost /etc/hosts; ls ~; echo x > ~/left; echo x > made; id -un",
+            );
             assert!(ran.stdout.starts_with("warm\n") && ran.code() == 0, "{ran:?}");
             (!waiting().contains(&first)).then_some(())
         });

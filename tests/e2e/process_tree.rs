@@ -350,3 +350,27 @@ fn a_loud_stranger_on_the_pipe_does_not_hide_the_end() {
     std::thread::spawn(move || while std::io::Write::write_all(&mut pipe, &[b'y'; 4096]).is_ok() {});
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(6));
 }
+
+/// Whoever pages through the output reads slowly: what was printed before the end comes however long that takes.
+#[test]
+fn a_slow_reader_gets_all_that_was_printed() {
+    for mode in ["host", "native"] {
+        let place = Place::new();
+        let script = "head -c 65536 /dev/zero; sleep 0.1; echo first >&2; touch ready; while [ ! -e on ]; do sleep 0.01; done; \
+                      head -c 60000 /dev/zero; echo last >&2; touch ended";
+        let child = place.spawn(&["exec", "--mode", mode, "--", "sh", "-c", script]);
+        let there = |name: &str| place.work().join(name).exists().then_some(());
+        wait_for("the first words", || there("ready"));
+        // Nobody listens to the program until it has ended, and then nobody to `ringfence`, whose pipe is full.
+        std::thread::sleep(Duration::from_millis(300));
+        signal(child.id(), "-STOP");
+        std::fs::write(place.work().join("on"), "").unwrap();
+        wait_for("the last words", || there("ended"));
+        std::thread::sleep(Duration::from_millis(300));
+        signal(child.id(), "-CONT");
+        std::thread::sleep(Duration::from_millis(1500));
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 65536 + 60000), "{mode}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "first\nlast\n", "{mode}");
+    }
+}

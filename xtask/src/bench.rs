@@ -276,10 +276,12 @@ fn peers(binary: &Path, place: &Place) -> anyhow::Result<Vec<Peer>> {
     for (name, words, version) in all.into_iter().flatten() {
         match Peer::new(name, &words, &version) {
             // Ours has no such excuse.
-            Some(peer) if !name.starts_with("ringfence") && peer.time(place).is_err() => {
-                println!("{name} does not run here ({}), so it is not measured", peer.version);
-            }
-            Some(peer) => found.push(peer),
+            Some(peer) => match peer.time(place) {
+                Err(error) if !name.starts_with("ringfence") => {
+                    println!("{name} {} is not measured: {error}", peer.version);
+                }
+                _ => found.push(peer),
+            },
             None => println!("{name} is not here, so it is not measured"),
         }
     }

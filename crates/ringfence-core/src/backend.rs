@@ -97,6 +97,11 @@ pub trait Sandbox: Send {
     /// wakes whoever waits.
     fn next(&mut self, until: Instant) -> Result<Happening, Failure>;
 
+    /// Waits until nothing of it is left, once it has ended. Why not, if something went wrong; the end was as it was told.
+    fn clear(&mut self) -> Option<Failure> {
+        None
+    }
+
     /// What to end it by, from any thread.
     fn stopper(&self) -> Arc<dyn Stopper>;
 

@@ -251,7 +251,9 @@ pub fn run(
         let message = format!("the result cannot be kept: {}", causes(&error));
         let _ = observer.event(&Event::Notice { message });
     }
-    drop(remains);
+    if let Some(failure) = remains.and_then(|mut remains| remains.clear()) {
+        let _ = observer.event(&Event::Notice { message: failure.message });
+    }
     Ok(result)
 }
 

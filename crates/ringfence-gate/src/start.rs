@@ -45,7 +45,7 @@ pub fn exec(program: &Path, args: &[String]) -> io::Result<Started> {
 /// To be called before this process has read anything that is nobody else's business, and before its second thread:
 /// then it is an error. The copy forgets its variables.
 ///
-/// Until it says that it is [`Elsewhere::over`] the copy stays off the processor of this process, if there is another. The
+/// The copy starts off the processor of this process, if there is another, and so does what it copies itself into. The
 /// kernel likes to leave a copy in the queue of the processor that copies, and to wake those who are spoken to on the
 /// processor of the speaker: they would take turns on one while the others are idle.
 pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
@@ -57,14 +57,13 @@ pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
     let (control, theirs) = UnixStream::pair()?;
     let (stdout, their_stdout) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (stderr, their_stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    let elsewhere = Elsewhere(sched_getaffinity(None).ok());
-    let here = sched_getcpu();
+    let elsewhere = Elsewhere(sched_getaffinity(None).ok().map(|all| (all, sched_getcpu())));
     // SAFETY: with one thread the copy is whole.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             // Whichever of the two goes on first.
-            elsewhere.leave(here, None);
+            elsewhere.go(None);
             drop((control, stdout, stderr));
             let ends = [OwnedFd::from(theirs), their_stdout, their_stderr];
             let code = become_gate(ends).map_or(125, |()| gate(elsewhere));
@@ -73,24 +72,36 @@ pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
         }
         pid => {
             let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
-            elsewhere.leave(here, Some(pid));
+            elsewhere.go(Some(pid));
             Ok(Started { pid, control, stdout, stderr })
         }
     }
 }
 
-/// The processors that a process may use, while it uses some of them.
+/// The processors that a process may use, and that of the host, while it uses some of them.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Elsewhere(Option<CpuSet>);
+pub struct Elsewhere(Option<(CpuSet, usize)>);
 
 impl Elsewhere {
     /// Takes a process away from a processor, if there is another.
     fn leave(self, processor: usize, pid: Option<Pid>) {
-        let Some(mut others) = self.0 else { return };
+        let Some((mut others, _)) = self.0 else { return };
         others.unset(processor);
         if others.count() > 0 {
             let _ = sched_setaffinity(pid, &others);
         }
+    }
+
+    /// Takes a process away from the host's processor.
+    fn go(self, pid: Option<Pid>) {
+        if let Some((_, host)) = self.0 {
+            self.leave(host, pid);
+        }
+    }
+
+    /// The same for this process, before it copies itself.
+    pub fn again(self) {
+        self.go(None);
     }
 
     /// Takes this process away from the processor that it is on: the copy that it has just made of itself works there, while it
@@ -101,7 +112,7 @@ impl Elsewhere {
 
     /// Lets this process use all of them again.
     pub fn over(self) {
-        if let Some(all) = self.0 {
+        if let Some((all, _)) = self.0 {
             let _ = sched_setaffinity(None, &all);
         }
     }

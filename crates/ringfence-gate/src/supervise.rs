@@ -45,6 +45,9 @@ pub enum GateError {
     /// The host does not speak the gate's language.
     #[error("the gate was started by something else than ringfence")]
     Wire(#[from] WireError),
+    /// The kernel does not let the first process of a sandbox go.
+    #[error("the first process of the sandbox does not end")]
+    Stuck,
     /// Somebody sent the gate a signal to end. Everything is ended.
     #[error("the gate was told to end by somebody else than ringfence")]
     Told,
@@ -250,7 +253,10 @@ impl Watch<'_> {
             }
             self.wait_for_deaths(rest)?;
         }
-        self.kill().map(drop)
+        match self.kill()? {
+            0 => Ok(()),
+            _ => Err(GateError::Stuck),
+        }
     }
 
     fn end_leftovers(mut self) -> Result<(), GateError> {

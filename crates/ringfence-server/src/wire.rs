@@ -169,13 +169,13 @@ pub(crate) struct TaskSpec {
     /// How long an attempt may take, in seconds.
     #[schema(minimum = 1, maximum = 31_536_000)]
     timeout: Option<u64>,
-    /// How much memory: a whole number with `k`, `m` or `g`.
+    /// How much memory: a whole number of bytes, or with `k`, `m` or `g` of more.
     #[schema(example = "512m")]
     memory: Option<String>,
     /// How many processors.
     cpus: Option<TextOrNumber>,
     /// How many processes.
-    #[schema(minimum = 1)]
+    #[schema(format = Int64, minimum = 1, maximum = 4_294_967_295_u32)]
     pids: Option<u32>,
     /// How often it is tried.
     #[schema(minimum = 1, maximum = 100)]

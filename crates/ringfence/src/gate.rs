@@ -52,6 +52,7 @@ impl AnySpawner {
             Some(opened) if opened.kind() == kind => opened,
             other => {
                 dismiss(other);
+                self.elsewhere.again();
                 open(kind, self.elsewhere).map_err(|error| error.to_string())?
             }
         };

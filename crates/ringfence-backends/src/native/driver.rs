@@ -51,6 +51,10 @@ impl Sandbox for Traceless<dyn Sandbox> {
         self.run.next(until)
     }
 
+    fn clear(&mut self) -> Option<Failure> {
+        self.run.clear()
+    }
+
     fn stopper(&self) -> Arc<dyn Stopper> {
         self.run.stopper()
     }

@@ -16,7 +16,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::{Request, Stdin, TerminalSize};
 use ringfence_gate::{Order, Report, Spec, StartProblem, Status, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionbio;
+use rustix::io::{ioctl_fionbio, ioctl_fionread};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::gate::Gate;
@@ -27,6 +27,9 @@ const START_PATIENCE: Duration = Duration::from_secs(15);
 /// How long to wait for the rest of the output of a run that has ended. Only a stranger who was handed the pipe can
 /// make it last.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// As much as is read at once.
+const CHUNK: usize = 64 << 10;
 
 /// Seconds after the timeout at which the gate ends a run whose host does not: enough for the host's own way.
 const LAST_RESORT: u64 = 7;
@@ -135,10 +138,9 @@ impl Staged for Built {
         }
         // With a terminal nothing but the gate itself can write on the pipes.
         let (stdout, stderr) = (Some(terminal.unwrap_or(stdout)), Some(stderr));
-        // What a terminal has got it passes on in its own time.
-        let all_at_once = out_of_reach && outer.is_none();
+        let at_terminal = outer.is_some();
         let turn = Stream::Stdout;
-        Ok(Box::new(Run { gate, stdout, stderr, outer, out_of_reach, all_at_once, doors, end: None, turn }))
+        Ok(Box::new(Run { gate, stdout, stderr, outer, at_terminal, out_of_reach, doors, end: None, turn }))
     }
 }
 
@@ -193,10 +195,9 @@ struct Run {
     stderr: Option<File>,
     /// The outer end of its terminal, to type on.
     outer: Option<File>,
+    at_terminal: bool,
     /// Whether the gate's word needs no proof.
     out_of_reach: bool,
-    /// Whether all that was printed can be read by the time of that word.
-    all_at_once: bool,
     /// Where it comes to the broker.
     doors: Vec<(u16, Door)>,
     end: Option<End>,
@@ -208,10 +209,16 @@ struct Run {
 #[derive(Clone, Copy)]
 struct End {
     exit: Exit,
-    /// Whether all that was printed can be read by now.
-    all_said: bool,
-    /// Until when to wait for the rest of the output, and to read it.
-    patience: Instant,
+    rest: Rest,
+}
+
+/// What a run has printed and nobody has read yet.
+#[derive(Clone, Copy)]
+enum Rest {
+    /// So many bytes on each pipe, however long it takes to read them: nobody is left who could print more.
+    Known { stdout: usize, stderr: usize },
+    /// What comes until then.
+    Until(Instant),
 }
 
 /// What can be read.
@@ -220,8 +227,6 @@ struct Ready {
     stderr: bool,
     report: bool,
     wish: bool,
-    /// Whether anybody could look: a signal may have come between.
-    looked: bool,
 }
 
 impl Run {
@@ -240,11 +245,11 @@ impl Run {
             .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
             .collect();
         // Interrupted or timed out: nothing is ready, and the caller looks at the clock.
-        let looked = poll(&mut entries, timeout.as_ref()).is_ok();
-        let mut ready = entries.iter().map(|entry| looked && !entry.revents().is_empty());
+        let polled = poll(&mut entries, timeout.as_ref()).is_ok();
+        let mut ready = entries.iter().map(|entry| polled && !entry.revents().is_empty());
         let [stdout, stderr, report, wish] =
             watched.map(|descriptor| descriptor.is_some() && ready.next().unwrap_or(false));
-        Ready { stdout, stderr, report, wish, looked }
+        Ready { stdout, stderr, report, wish }
     }
 
     fn read_report(&mut self) -> Result<(), Failure> {
@@ -260,8 +265,7 @@ impl Run {
                     ringfence_gate::Limit::Processes => Limit::Processes,
                 });
                 let exit = Exit { status, leftovers, survivors, limit };
-                let all_said = survivors == 0 && self.all_at_once;
-                self.end = Some(End { exit, all_said, patience: Instant::now() + LAST_WORDS });
+                self.end = Some(End { exit, rest: self.rest(survivors) });
                 Ok(())
             }
             Ok(Some(_)) => Ok(()),
@@ -273,6 +277,17 @@ impl Run {
                 self.gate.bury(false);
                 Err(nonsense(&error.to_string()))
             }
+        }
+    }
+
+    /// What a terminal has got it passes on in its own time; what is in a pipe is there.
+    fn rest(&self, survivors: u32) -> Rest {
+        let waiting = |pipe: &Option<File>| pipe.as_ref().map_or(Ok(0), ioctl_fionread);
+        match (waiting(&self.stdout), waiting(&self.stderr)) {
+            (Ok(stdout), Ok(stderr)) if survivors == 0 && !self.at_terminal => {
+                Rest::Known { stdout: whole(stdout), stderr: whole(stderr) }
+            }
+            _ => Rest::Until(Instant::now() + LAST_WORDS),
         }
     }
 
@@ -290,11 +305,29 @@ impl Run {
         Ok(Happening::Ended(Exit { survivors: exit.survivors.min(burial.survivors), ..exit }))
     }
 
+    /// What was printed before the end, of which there is so much on each pipe.
+    fn read_rest(&mut self, mut stdout: usize, mut stderr: usize) -> Option<Happening> {
+        let read = [
+            (Stream::Stdout, &mut self.stdout, &mut stdout),
+            (Stream::Stderr, &mut self.stderr, &mut stderr),
+        ]
+        .into_iter()
+        .find_map(|(stream, pipe, rest)| {
+            let bytes = if *rest > 0 { read_pipe(pipe, *rest) } else { None };
+            *rest = bytes.as_ref().map_or(0, |bytes| *rest - bytes.len());
+            Some(Happening::Output(stream, bytes?))
+        });
+        if let Some(end) = &mut self.end {
+            end.rest = Rest::Known { stdout, stderr };
+        }
+        read
+    }
+
     fn read(&mut self, ready: &Ready) -> Option<Happening> {
         for stream in [self.turn, other(self.turn)] {
             let bytes = match stream {
-                Stream::Stdout if ready.stdout => read_pipe(&mut self.stdout),
-                Stream::Stderr if ready.stderr => read_pipe(&mut self.stderr),
+                Stream::Stdout if ready.stdout => read_pipe(&mut self.stdout, CHUNK),
+                Stream::Stderr if ready.stderr => read_pipe(&mut self.stderr, CHUNK),
                 _ => None,
             };
             if let Some(bytes) = bytes {
@@ -317,9 +350,13 @@ fn other(stream: Stream) -> Stream {
     }
 }
 
+fn whole(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
 /// Some output, or `None` at its end or when there is none yet; at the end the pipe is closed.
-fn read_pipe(pipe: &mut Option<File>) -> Option<Vec<u8>> {
-    let mut buffer = vec![0; 64 << 10];
+fn read_pipe(pipe: &mut Option<File>, most: usize) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; most.min(CHUNK)];
     match pipe.as_mut()?.read(&mut buffer) {
         Ok(0) => *pipe = None,
         Ok(count) => {
@@ -335,14 +372,19 @@ fn read_pipe(pipe: &mut Option<File>) -> Option<Vec<u8>> {
 impl Sandbox for Run {
     fn next(&mut self, until: Instant) -> Result<Happening, Failure> {
         loop {
-            let end = self.end;
-            let until = match end {
-                Some(End { exit, all_said, patience }) => {
+            let until = match self.end {
+                Some(End { exit, rest: Rest::Known { stdout, stderr } }) => {
+                    return match self.read_rest(stdout, stderr) {
+                        Some(output) => Ok(output),
+                        None => self.conclude(exit),
+                    };
+                }
+                Some(End { exit, rest: Rest::Until(last_words) }) => {
                     let silent = self.stdout.is_none() && self.stderr.is_none();
-                    if silent || Instant::now() >= patience {
+                    if silent || Instant::now() >= last_words {
                         return self.conclude(exit);
                     }
-                    if all_said { Instant::now() } else { patience }
+                    last_words
                 }
                 None => until,
             };
@@ -353,12 +395,6 @@ impl Sandbox for Run {
             if let Some(output) = self.read(&ready) {
                 return Ok(output);
             }
-            // Only who has looked since the end knows that nothing is left to read.
-            if let Some(End { exit, all_said: true, .. }) = end
-                && ready.looked
-            {
-                return self.conclude(exit);
-            }
             if ready.wish {
                 self.gate.hear();
                 return Ok(Happening::Nothing);
@@ -367,6 +403,10 @@ impl Sandbox for Run {
                 return Ok(Happening::Nothing);
             }
         }
+    }
+
+    fn clear(&mut self) -> Option<Failure> {
+        self.gate.bury(true).fault
     }
 
     fn stopper(&self) -> Arc<dyn Stopper> {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::IntoDeserializer;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Time;
 use crate::config::WorkspaceKind;
@@ -23,7 +24,7 @@ pub struct TaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Who does it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "word")]
     pub role: Role,
     /// The larger, the sooner.
     #[serde(default)]
@@ -45,10 +46,10 @@ pub struct TaskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
     /// What the workspace is made of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "maybe_word")]
     pub workspace: Option<WorkspaceKind>,
     /// Where it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "maybe_word")]
     pub mode: Option<Mode>,
     /// What it may do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,6 +90,16 @@ pub struct TaskSpec {
     /// Who is told of its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<String>,
+}
+
+/// One of several words, written as a text and in no other way.
+fn word<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    T::deserialize(String::deserialize(from)?.into_deserializer())
+}
+
+/// The same, or nothing.
+fn maybe_word<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    Option::<String>::deserialize(from)?.map(|text| T::deserialize(text.into_deserializer())).transpose()
 }
 
 /// Why a task was not accepted. Nothing was changed.
@@ -249,5 +260,11 @@ mod tests {
     fn a_wrong_word_in_a_document_is_refused() {
         let error = serde_json::from_str::<TaskSpec>(r#"{"prompt":"x","priorty":1}"#).unwrap_err();
         assert!(error.to_string().contains("priorty"), "{error}");
+        let role =
+            |text: &str| serde_json::from_str::<TaskSpec>(&format!(r#"{{"prompt":"x","role":{text}}}"#));
+        assert_eq!(role(r#""tester""#).unwrap().role, super::Role::Tester);
+        for wrong in [r#"{"tester":null}"#, "null", r#""boss""#, "1"] {
+            assert!(role(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -137,7 +137,7 @@ fn form(visitor: &Visitor, agents: &[String]) -> Markup {
                         @for mode in Mode::NAMES { option value=(mode) { (mode) } }
                     } }
                     label { "Role" select name="role" { @for role in Role::NAMES { option value=(role) { (role) } } } }
-                    label { "Priority" input name="priority" type="number" value="0"; }
+                    label { "Priority" input name="priority" type="number" value="0" min=(i32::MIN) max=(i32::MAX); }
                     label { "Command, for the agent `command`" input name="command"; }
                 }
                 button.primary type="submit" { "Add" }
