@@ -198,7 +198,9 @@ fn what_fails_is_tried_again_and_in_the_end_a_dead_letter() {
     let dead = queue.wait(&hopeless);
     assert_eq!((&dead["task"]["state"], dead["attempts"].as_array().unwrap().len()), (&json!("dead"), 2));
     let file = queue.place.state().join(format!("queue/dead-letter/{hopeless}.json"));
-    let letter: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    // The row comes first.
+    let letter = wait_for("the file", || fs::read_to_string(&file).ok());
+    let letter: Value = serde_json::from_str(&letter).unwrap();
     assert_eq!(letter["failure"]["class"], "agent_error");
     let listed = queue.ok(&["dead-letter", "list"]);
     assert!(listed.stdout.contains("agent_error"), "{}", listed.stdout);
