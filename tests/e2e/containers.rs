@@ -130,11 +130,12 @@ fn who_is_killed_leaves_nothing_after_the_next_start() {
         kill(pid, "KILL");
         child.wait().unwrap();
         assert!(place.work().join(".mcp.json").exists(), "stand-ins are left until somebody takes them away");
-        engine.exec(&place, &[], "true");
+        let next = engine.exec(&place, &[], "true");
+        assert_eq!(next.code(), 0, "{engine:?}: {next:?}");
         gone(engine, &place);
         let left: Vec<_> =
             fs::read_dir(place.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, ["ready"]);
+        assert_eq!(left, ["ready"], "{engine:?}: {next:?}");
     });
 }
 

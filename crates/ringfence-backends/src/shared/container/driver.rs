@@ -88,7 +88,8 @@ impl Containers {
             if note.engine != engine.endpoint.socket && note.engine_id != engine.facts.id {
                 continue;
             }
-            let Ok(was_there) = engine.remove(&note.container) else { continue };
+            // One that is just ending may not be taken away at once.
+            let Ok(was_there) = engine.remove_patiently(&note.container) else { continue };
             note.clear_workspace(&self.around.state);
             // The engine may still be making what a run asked for that was killed: the next one looks again.
             if was_there || !room.is_young() {
