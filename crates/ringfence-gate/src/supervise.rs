@@ -216,7 +216,7 @@ impl Watch<'_> {
             }
         }
         match left {
-            Reaped::NoneLeft => self.report(&Ending::default(), 0),
+            Reaped::NoneLeft => self.conclude(&Ending::default(), 0),
             Reaped::SomeLeft => self.end_leftovers(),
         }
     }
@@ -264,7 +264,7 @@ impl Watch<'_> {
         let deadline = Instant::now() + GRACE;
         while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
             if let Reaped::NoneLeft = self.reap()? {
-                return self.report(&ending, 0);
+                return self.conclude(&ending, 0);
             }
             match self.wait(Some(rest))? {
                 Wake::Death | Wake::Time | Wake::LastWord => {}
@@ -276,7 +276,7 @@ impl Watch<'_> {
 
     fn kill_all(mut self, ending: Ending) -> Result<(), GateError> {
         let survivors = self.kill()?;
-        self.report(&ending, survivors)
+        self.conclude(&ending, survivors)
     }
 
     /// Kills until nothing is left, or those who are left cannot be killed: so many.
@@ -299,6 +299,12 @@ impl Watch<'_> {
         poll_until(&mut [PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN)], Some(most))?;
         drain(&mut self.deaths);
         Ok(())
+    }
+
+    /// When the host hears of the end nothing of the run stands in anybody's way.
+    fn conclude(&mut self, ending: &Ending, survivors: u32) -> Result<(), GateError> {
+        self.spawner.clear();
+        self.report(ending, survivors)
     }
 
     /// The host may be gone; then there is nobody to tell.
