@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use crate::shell::{has, read, root, run};
+use crate::peers;
+use crate::shell::{has, path, read, root, run};
 
 /// How often each is run; those that take long are run less often.
 const ROUNDS: usize = 200;
@@ -44,8 +45,8 @@ const HELD_DIRECTORIES: [&str; 3] = [".git", ".claude", ".codex"];
 const HELD: [&str; 7] =
     [".gitmodules", ".ringfence", "opencode.json", ".mcp.json", ".vscode", ".idea", ".envrc"];
 const HAKONIWA: &str = "hakoniwa run --unshare-all --devfs /dev --tmpfs /tmp --bindmount-rw .:/workspace --";
-const DOCKER: &str = "docker run --rm --network none --cap-drop ALL --security-opt no-new-privileges --read-only \
-                      --tmpfs /tmp -v .:/workspace -w /workspace";
+const DOCKER_RUN: &str = "run --rm --network none --cap-drop ALL --security-opt no-new-privileges --read-only \
+                          --tmpfs /tmp -v .:/workspace -w /workspace";
 
 /// What a container of ours has.
 const CONTAINER: &str = "--network none --cap-drop ALL --security-opt no-new-privileges --read-only --tmpfs /tmp \
@@ -76,6 +77,7 @@ impl Peer {
         let words: Vec<&str> = self.words.iter().map(String::as_str).chain(program.iter().copied()).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).env("RINGFENCE_HOME", &place.state).current_dir(&place.work);
+        command.env("PATH", path());
         // One of the peers refuses to work from a temporary directory.
         command.env("CODEX_HOME", &place.codex);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -120,6 +122,7 @@ impl Drop for Place {
 }
 
 pub(crate) fn bench() -> anyhow::Result<()> {
+    peers::sandboxes();
     let binary = built()?;
     let bytes = std::fs::metadata(&binary)?.len();
     println!("kernel {}", read(&["uname", "-r"]).unwrap_or_default());
@@ -134,9 +137,7 @@ pub(crate) fn bench() -> anyhow::Result<()> {
 /// Containers beside those of the engines' own commands, with the same limits and mounts.
 pub(crate) fn containers() -> anyhow::Result<()> {
     let binary = built()?;
-    let engines = std::fs::read(root().join(".tools/engines/engines.json"));
-    let engines: serde_json::Value =
-        serde_json::from_slice(&engines.context("start the engines with `cargo xtask engines`")?)?;
+    let engines = engines()?;
     let place = Place::new()?;
     let warm = place.work.with_file_name("warm");
     std::fs::create_dir_all(&warm)?;
@@ -164,6 +165,12 @@ pub(crate) fn containers() -> anyhow::Result<()> {
         compare(&peers, &place)?;
     }
     Ok(())
+}
+
+/// Where the engines of the tests are.
+fn engines() -> anyhow::Result<serde_json::Value> {
+    let engines = std::fs::read(root().join(".tools/engines/engines.json"));
+    Ok(serde_json::from_slice(&engines.context("start the engines with `cargo xtask engines`")?)?)
 }
 
 /// Root's own Podman, with the store of the tests.
@@ -208,9 +215,7 @@ pub(crate) fn queue() -> anyhow::Result<()> {
     let peers = root().join("target/bench-queue");
     std::fs::create_dir_all(&peers)?;
     let peers = peers.display().to_string();
-    if !has("redis-server") {
-        let _ = run(&["apt-get", "install", "--yes", "--no-install-recommends", "redis-server"]);
-    }
+    peers::queues();
     if !Path::new(&peers).join("node_modules/ioredis").exists() {
         run(&[
             "npm",
@@ -225,6 +230,13 @@ pub(crate) fn queue() -> anyhow::Result<()> {
         ])?;
     }
     run(&["cargo", "run", "--release", "--locked", "-p", "queue-bench", "--", &binary, &peers])
+}
+
+/// The broker beside other proxies.
+pub(crate) fn egress() -> anyhow::Result<()> {
+    peers::proxies();
+    let python = format!("PYTHONPATH={}", peers::python().display());
+    run(&["env", &python, "cargo", "run", "--release", "--locked", "-p", "egress-bench"])
 }
 
 /// The binary as it is released.
@@ -259,8 +271,7 @@ fn start_of_the_binary(binary: &Path, place: &Place) -> anyhow::Result<()> {
 
 fn peers(binary: &Path, place: &Place) -> anyhow::Result<Vec<Peer>> {
     let ours = binary.display().to_string();
-    let image = docker_image();
-    let docker = image.map(|image| format!("{DOCKER} {image}"));
+    let docker = docker_run();
     let all = [
         Some(("plain process", String::new(), vec!["true", "--version"])),
         Some(("ringfence native", format!("{ours} exec --mode native --"), vec![&*ours, "--version"])),
@@ -286,7 +297,9 @@ fn peers(binary: &Path, place: &Place) -> anyhow::Result<Vec<Peer>> {
         }
     }
     if !found.iter().any(|peer| peer.name == "docker run") {
-        println!("docker run is not measured: no engine answers, or it has no image");
+        println!(
+            "docker run is not measured: no engine answers (`cargo xtask engines` starts one), or it has no image"
+        );
     }
     Ok(found)
 }
@@ -315,10 +328,16 @@ fn same_root(place: &Place) -> anyhow::Result<String> {
     Ok(words)
 }
 
-/// Any image of a running engine: the program that is run is in every one.
-fn docker_image() -> Option<String> {
-    let images = read(&["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"])?;
-    images.lines().find(|image| !image.contains("<none>")).map(str::to_owned)
+/// Any image of the machine's engine, or of the tests': the program that is run is in every one.
+fn docker_run() -> Option<String> {
+    let tests =
+        engines().ok().and_then(|engines| Some(format!("docker --host {}", engines["docker"].as_str()?)));
+    [Some("docker".to_owned()), tests].into_iter().flatten().find_map(|docker| {
+        let words: Vec<&str> = docker.split(' ').collect();
+        let images = read(&[&words[..], &["images", "--format", "{{.Repository}}:{{.Tag}}"]].concat())?;
+        let image = images.lines().find(|image| !image.contains("<none>"))?;
+        Some(format!("{docker} {DOCKER_RUN} {image}"))
+    })
 }
 
 fn one_at_a_time(peers: &[Peer], place: &Place) -> anyhow::Result<()> {

@@ -66,6 +66,10 @@ pub(crate) fn down() -> anyhow::Result<()> {
     for engine in [docker(), podman(), rootless()?] {
         engine.stop();
     }
+    // The rootless one leaves a process that holds its namespaces.
+    if let Ok(pid) = fs::read_to_string(home().join("run/libpod/tmp/pause.pid")) {
+        let _ = Command::new("kill").arg(pid.trim()).status();
+    }
     // A mount of a daemon that is gone keeps the directory from being removed.
     let _ = read(&["umount", &place().join("docker-exec/netns/default").display().to_string()]);
     Ok(())
@@ -173,7 +177,8 @@ impl Engine {
     fn stop(&self) {
         if let Ok(pid) = fs::read_to_string(self.pid_file()) {
             let pid = pid.trim();
-            let _ = Command::new("kill").arg(pid).status();
+            // Its whole group: one of them starts itself anew and is another process then.
+            let _ = Command::new("kill").args(["--", &format!("-{pid}")]).status();
             let deadline = Instant::now() + PATIENCE;
             // One that was started here has ended, but nobody waits for it.
             let stat = Path::new("/proc").join(pid).join("stat");

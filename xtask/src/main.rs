@@ -7,6 +7,7 @@ mod endure;
 mod engines;
 mod fuzz;
 mod generate;
+mod peers;
 mod setup;
 mod shell;
 mod test;
@@ -23,7 +24,7 @@ const USAGE: &str = "cargo xtask COMMAND
   tidy          check the house rules: arrows between crates, module headers, names of modes, licences
   gen [--check] write what derives from the tables: schemas and reference pages
   test          setup, then every check and every test
-  bench         measure sandboxes against peers, side by side
+  bench         measure sandboxes against peers, side by side, which are installed
   bench containers  measure containers against the engines' own commands (after `engines`)
   bench queue   measure the queue against peers, side by side
   bench server  measure the daemon while 200 dashboards follow 50 logs
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
         ["bench", "containers"] => bench::containers(),
         ["bench", "queue"] => bench::queue(),
         ["bench", "server"] => bench::server(),
-        ["bench", "egress"] => shell::run(&["cargo", "run", "--release", "--locked", "-p", "egress-bench"]),
+        ["bench", "egress"] => bench::egress(),
         ["torture", ref rest @ ..] => torture::torture(rest),
         ["contract"] => contract::contract(300),
         ["contract", seconds] if seconds.parse::<u64>().is_ok() => {

@@ -8,7 +8,6 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
-use hyper::body::Body;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -17,6 +16,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// How to get to the server.
 #[derive(Debug, Clone, Copy)]
@@ -92,23 +92,21 @@ impl ServerCertVerifier for Anybody {
 /// A connection that requests can be sent on.
 type Line = SendRequest<Empty<Bytes>>;
 
-/// Opens one, for requests with some kind of body.
-pub(crate) async fn open<B>(trust: &Trust, target: &Target) -> anyhow::Result<SendRequest<B>>
-where
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+async fn open(trust: &Trust, target: &Target) -> anyhow::Result<Line> {
+    let (line, driver) = handshake(TokioIo::new(connect(trust, target).await?)).await?;
+    tokio::spawn(driver);
+    Ok(line)
+}
+
+/// A connection that nothing was said on yet.
+pub(crate) async fn connect(trust: &Trust, target: &Target) -> anyhow::Result<TlsStream<TcpStream>> {
     let stream = match target.route {
         Route::Direct(address) => TcpStream::connect(address).await?,
         Route::Proxy(address) => tunnel(address, &target.host).await?,
     };
     stream.set_nodelay(true)?;
     let name = target.host.split(':').next().unwrap_or_default().to_owned();
-    let stream = trust.0.connect(ServerName::try_from(name)?, stream).await?;
-    let (line, driver) = handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(driver);
-    Ok(line)
+    Ok(trust.0.connect(ServerName::try_from(name)?, stream).await?)
 }
 
 async fn tunnel(proxy: SocketAddr, host: &str) -> anyhow::Result<TcpStream> {
@@ -133,49 +131,47 @@ async fn ask(line: &mut Line, host: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Requests a second over so many connections.
-pub(crate) async fn rate(
-    trust: &Trust,
-    target: &Target,
-    connections: usize,
-    time: Duration,
-) -> anyhow::Result<f64> {
-    let mut lines = Vec::new();
-    for _ in 0..connections {
-        lines.push(open::<Empty<Bytes>>(trust, target).await?);
-    }
-    let began = Instant::now();
-    let workers: Vec<_> = lines
-        .into_iter()
-        .map(|mut line| {
-            let host = target.host.clone();
-            tokio::spawn(async move {
-                let mut count = 0_u32;
-                while began.elapsed() < time {
-                    ask(&mut line, &host).await?;
-                    count += 1;
-                }
-                anyhow::Ok(count)
-            })
-        })
-        .collect();
-    let mut total = 0.0;
-    for worker in workers {
-        total += f64::from(worker.await??);
-    }
-    Ok(total / began.elapsed().as_secs_f64())
+/// Connections that are kept alive, to ask on.
+pub(crate) struct Lines {
+    host: String,
+    lines: Vec<Line>,
 }
 
-/// How long each request takes, one after another.
-pub(crate) async fn times(trust: &Trust, target: &Target, count: usize) -> anyhow::Result<Vec<Duration>> {
-    let mut line = open(trust, target).await?;
-    let mut times = Vec::with_capacity(count);
-    for _ in 0..count {
-        let began = Instant::now();
-        ask(&mut line, &target.host).await?;
-        times.push(began.elapsed());
+impl Lines {
+    pub(crate) async fn open(trust: &Trust, target: &Target, connections: usize) -> anyhow::Result<Self> {
+        let mut lines = Vec::new();
+        for _ in 0..connections {
+            lines.push(open(trust, target).await?);
+        }
+        Ok(Self { host: target.host.clone(), lines })
     }
-    Ok(times)
+
+    /// Asks on all of them at once, for so long: how long each request took.
+    pub(crate) async fn ask(&mut self, time: Duration) -> anyhow::Result<Vec<Duration>> {
+        let began = Instant::now();
+        let workers: Vec<_> = std::mem::take(&mut self.lines)
+            .into_iter()
+            .map(|mut line| {
+                let host = self.host.clone();
+                tokio::spawn(async move {
+                    let mut times = Vec::new();
+                    while began.elapsed() < time {
+                        let asked = Instant::now();
+                        ask(&mut line, &host).await?;
+                        times.push(asked.elapsed());
+                    }
+                    anyhow::Ok((line, times))
+                })
+            })
+            .collect();
+        let mut all = Vec::new();
+        for worker in workers {
+            let (line, times) = worker.await??;
+            self.lines.push(line);
+            all.extend(times);
+        }
+        Ok(all)
+    }
 }
 
 /// So many connections that have asked once and then say nothing.

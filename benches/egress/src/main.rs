@@ -15,13 +15,13 @@ use anyhow::{Context, ensure};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use client::{Route, Target};
+use client::{Lines, Route, Target};
 
-const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_secs(1);
+/// Short, so that a machine that is busy elsewhere is so for all of them.
+const ROUNDS: usize = 40;
+const ROUND: Duration = Duration::from_millis(100);
 /// How many connections there are at once.
 const CONNECTIONS: [usize; 5] = [1, 2, 4, 8, 16];
-const SINGLE: usize = 300;
 const IDLE: usize = 1000;
 
 /// The host that is passed on, and the one that is looked into.
@@ -31,6 +31,7 @@ const LOOKED: &str = "look.test";
 const DIRECT: &str = "direct";
 const PASSED_ON: &str = "broker, passed on";
 const LOOKED_INTO: &str = "broker, looked into";
+const BYTES: &str = "TLS on both sides";
 const MITMPROXY: &str = "mitmproxy";
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -39,11 +40,11 @@ async fn main() -> anyhow::Result<()> {
     match &args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["server", directory] => parts::server(Path::new(directory)).await,
         ["broker", directory, server] => parts::broker(Path::new(directory), server.parse()?).await,
-        ["bare", directory, server] => {
+        ["bytes", directory, server] => {
             // One thread, as the broker has.
             let (directory, server) = (std::path::PathBuf::from(directory), server.parse()?);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let thread = std::thread::spawn(move || runtime.block_on(parts::bare(&directory, server)));
+            let thread = std::thread::spawn(move || runtime.block_on(parts::bytes(&directory, server)));
             thread.join().map_err(|_| anyhow::anyhow!("it ended early"))?
         }
         [] => compare().await,
@@ -119,14 +120,44 @@ struct Measured {
     target: Target,
     /// For each number of connections, round by round.
     rates: [Vec<f64>; CONNECTIONS.len()],
+    /// Of requests one after another.
     times: Vec<Duration>,
 }
 
 impl Measured {
+    fn new(name: &'static str, target: Target) -> Self {
+        Self { name, target, rates: Default::default(), times: Vec::new() }
+    }
+
     /// The middle one, once they are in order.
     fn rate(&self, at: usize) -> f64 {
         self.rates[at][self.rates[at].len() / 2]
     }
+}
+
+/// Asks all of them in turns, for each number of connections.
+async fn measure(measured: &mut [Measured], trust: &client::Trust) -> anyhow::Result<()> {
+    for (at, count) in CONNECTIONS.into_iter().enumerate() {
+        let mut open = Vec::new();
+        for one in &*measured {
+            open.push(Lines::open(trust, &one.target, count).await?);
+        }
+        for _ in 0..ROUNDS {
+            for (one, lines) in measured.iter_mut().zip(&mut open) {
+                let began = Instant::now();
+                let times = lines.ask(ROUND).await?;
+                one.rates[at].push(times.len() as f64 / began.elapsed().as_secs_f64());
+                if count == 1 {
+                    one.times.extend(times);
+                }
+            }
+        }
+    }
+    for one in measured {
+        one.times.sort_unstable();
+        one.rates.iter_mut().for_each(|rates| rates.sort_by(f64::total_cmp));
+    }
+    Ok(())
 }
 
 async fn compare() -> anyhow::Result<()> {
@@ -134,7 +165,7 @@ async fn compare() -> anyhow::Result<()> {
     let here = directory.path().display().to_string();
     let server = start(&["server", &here]).await?;
     let broker = start(&["broker", &here, &server.address.to_string()]).await?;
-    let bare = start(&["bare", &here, &server.address.to_string()]).await?;
+    let bytes = start(&["bytes", &here, &server.address.to_string()]).await?;
     let proxy = mitmproxy(directory.path()).await;
     let target = |name: &str, route| Target { host: name.to_owned(), route };
     let port = server.address.port();
@@ -142,7 +173,7 @@ async fn compare() -> anyhow::Result<()> {
         (DIRECT, target(PASSED, Route::Direct(server.address))),
         (PASSED_ON, target(PASSED, Route::Proxy(broker.address))),
         (LOOKED_INTO, target(LOOKED, Route::Proxy(broker.address))),
-        ("looked into, bare", target(LOOKED, Route::Proxy(bare.address))),
+        (BYTES, target(LOOKED, Route::Proxy(bytes.address))),
     ];
     match &proxy {
         Some((_, Route::Proxy(address))) => {
@@ -158,23 +189,11 @@ async fn compare() -> anyhow::Result<()> {
         }
         _ => println!("srt is not here, so it is not measured"),
     }
-    let measured = all.into_iter().map(|(name, target)| Measured {
-        name,
-        target,
-        rates: Default::default(),
-        times: vec![],
-    });
-    let mut measured: Vec<Measured> = measured.collect();
+    let mut measured: Vec<Measured> =
+        all.into_iter().map(|(name, target)| Measured::new(name, target)).collect();
     let trust = client::Trust::new();
-    for _ in 0..ROUNDS {
-        for one in &mut measured {
-            for (count, rates) in CONNECTIONS.into_iter().zip(&mut one.rates) {
-                rates.push(client::rate(&trust, &one.target, count, ROUND).await?);
-            }
-            one.times.extend(client::times(&trust, &one.target, SINGLE).await?);
-        }
-    }
-    print(&mut measured);
+    measure(&mut measured, &trust).await?;
+    print(&measured);
     let broker_pid = broker.child.id().context("the broker has ended")?;
     let before = resident(broker_pid)?;
     let looked = Target { host: LOOKED.into(), route: Route::Proxy(broker.address) };
@@ -190,21 +209,14 @@ async fn compare() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(measured: &mut [Measured]) {
+fn print(measured: &[Measured]) {
     println!(
-        "\nHTTPS, keep-alive, 1 KiB: requests/s and how many times direct, {ROUNDS} × {} s in turns; latency of {} requests one after another",
-        ROUND.as_secs(),
-        SINGLE * ROUNDS
+        "\nHTTPS, keep-alive, 1 KiB: requests/s and how many times direct, {ROUNDS} × {} ms in turns; latency of requests one after another",
+        ROUND.as_millis()
     );
     let heads = CONNECTIONS.map(|count| format!("{:>16}", format!("{count} at once"))).concat();
     println!("  {:<20}{heads} {:>8} {:>8}", "", "p50 ms", "p99 ms");
-    for one in measured.iter_mut() {
-        one.times.sort_unstable();
-        for rates in &mut one.rates {
-            rates.sort_by(f64::total_cmp);
-        }
-    }
-    for one in &*measured {
+    for one in measured {
         let ms = |at: usize| one.times[at].as_secs_f64() * 1000.0;
         let (middle, late) = (ms(one.times.len() / 2), ms(one.times.len() * 99 / 100));
         let rates = (0..CONNECTIONS.len()).map(|at| {
@@ -218,7 +230,7 @@ fn print(measured: &mut [Measured]) {
 
 /// With how many connections the goals are met. They pull apart: one connection alone cannot be many times what mitmproxy
 /// does, and where many fill all processors a proxy that does as much as client and server together makes no more than half;
-/// "bare" is the least that one does which looks into requests.
+/// "TLS on both sides" is the least that one does which could look into requests.
 fn print_goals(measured: &[Measured]) {
     let find = |name: &str| measured.iter().find(|one| one.name == name);
     let (Some(direct), Some(peer)) = (find(DIRECT), find(MITMPROXY)) else {

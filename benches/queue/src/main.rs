@@ -7,6 +7,7 @@
 )]
 
 mod daemon;
+mod grouped;
 mod peers;
 mod store;
 

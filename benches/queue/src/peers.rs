@@ -6,16 +6,19 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use ringfence_store::Tasks;
 use ringfence_store::sqlite::Sqlite;
+use ringfence_store::{Listener, Task, Tasks};
 use rusqlite::{Connection, params};
 
+use crate::grouped::Grouped;
 use crate::store::{NOW, claim, done, new_task};
 
 const CLIENTS: usize = 64;
 const EACH: usize = 30;
 const ROUNDS: usize = 5;
 const PORT: &str = "41999";
+/// How long to wait for a bell that nobody rings.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
 
 pub(crate) fn throughput(disk: &Path, peers: &Path) -> anyhow::Result<()> {
     let redis = Redis::start(disk);
@@ -30,10 +33,14 @@ pub(crate) fn throughput(disk: &Path, peers: &Path) -> anyhow::Result<()> {
         None => rates.push((name.to_owned(), vec![rate])),
     };
     for round in 0..ROUNDS {
-        note("ringfence", ours(&disk.join(format!("ours{round}")))?);
+        note("ringfence", rate(&Ours::open(&disk.join(format!("ours{round}")))?)?);
+        note(
+            "SQLite, barest table, group commit",
+            rate(&Grouped::open(&disk.join(format!("group{round}.db")))?)?,
+        );
         note("SQLite, one row a commit", sqlite(&disk.join(format!("one{round}.db")), 600, 1)?);
         note(
-            &format!("SQLite, three writes a task, {CLIENTS} tasks a commit"),
+            &format!("SQLite, nobody waits, {CLIENTS} tasks a commit"),
             sqlite(&disk.join(format!("many{round}.db")), tasks, CLIENTS)?,
         );
         if let Ok(redis) = &redis {
@@ -57,27 +64,63 @@ pub(crate) fn throughput(disk: &Path, peers: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// So many clients add, one takes, and as many hands end, all at once.
-fn ours(state: &Path) -> anyhow::Result<f64> {
-    let store = &Sqlite::open(state)?;
-    let bell = store.bell().listen()?;
+/// Where tasks are added, claimed and done, each step on the disk when it returns.
+pub(crate) trait Queue: Sync {
+    type Task: Send;
+    fn add(&self, number: usize) -> anyhow::Result<()>;
+    fn claim(&self, most: usize) -> anyhow::Result<Vec<Self::Task>>;
+    fn done(&self, task: &Self::Task) -> anyhow::Result<()>;
+    /// Until there may be something to claim.
+    fn wait(&self) -> anyhow::Result<()>;
+}
+
+struct Ours {
+    store: Sqlite,
+    bell: Listener,
+}
+
+impl Ours {
+    fn open(state: &Path) -> anyhow::Result<Self> {
+        let store = Sqlite::open(state)?;
+        Ok(Self { bell: store.bell().listen()?, store })
+    }
+}
+
+impl Queue for Ours {
+    type Task = Task;
+
+    fn add(&self, number: usize) -> anyhow::Result<()> {
+        Ok(self.store.add(&[new_task(number)], NOW).map(|_| ())?)
+    }
+
+    fn claim(&self, most: usize) -> anyhow::Result<Vec<Task>> {
+        claim(&self.store, most)
+    }
+
+    fn done(&self, task: &Task) -> anyhow::Result<()> {
+        done(&self.store, task)
+    }
+
+    fn wait(&self) -> anyhow::Result<()> {
+        self.bell.wait(Some(PATIENCE))?;
+        Ok(())
+    }
+}
+
+/// So many clients add, one takes, and as many hands end, all at once: tasks per second.
+fn rate(queue: &impl Queue) -> anyhow::Result<f64> {
     let (give, hands) = mpsc::channel();
     let hands = &Mutex::new(hands);
     let start = Instant::now();
     std::thread::scope(|scope| {
         let adders = (0..CLIENTS).map(|client| {
-            scope.spawn(move || -> anyhow::Result<()> {
-                for number in 0..EACH {
-                    store.add(&[new_task(client * EACH + number)], NOW)?;
-                }
-                Ok(())
-            })
+            scope.spawn(move || (0..EACH).try_for_each(|number| queue.add(client * EACH + number)))
         });
         let enders = (0..CLIENTS).map(|_| {
             scope.spawn(move || -> anyhow::Result<()> {
                 let next = || hands.lock().ok()?.recv().ok();
                 while let Some(task) = next() {
-                    done(store, &task)?;
+                    queue.done(&task)?;
                 }
                 Ok(())
             })
@@ -85,10 +128,10 @@ fn ours(state: &Path) -> anyhow::Result<f64> {
         let all: Vec<_> = adders.chain(enders).collect();
         let mut taken = 0;
         while taken < CLIENTS * EACH {
-            let tasks = claim(store, CLIENTS)?;
+            let tasks = queue.claim(CLIENTS)?;
             taken += tasks.len();
             if tasks.is_empty() {
-                bell.wait(Some(Duration::from_millis(10)))?;
+                queue.wait()?;
             }
             for task in tasks {
                 give.send(task).map_err(|_| anyhow::anyhow!("nobody ends tasks any more"))?;
@@ -100,13 +143,23 @@ fn ours(state: &Path) -> anyhow::Result<f64> {
     Ok((CLIENTS * EACH) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The same database with the barest table: one row a commit, or the three writes of a task, many tasks a commit.
-fn sqlite(file: &Path, tasks: usize, at_once: usize) -> anyhow::Result<f64> {
+/// A database as durable as ours, with the barest table.
+pub(crate) fn barest(file: &Path) -> anyhow::Result<Connection> {
     let connection = Connection::open(file)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, state TEXT, spec TEXT)", [])?;
-    let spec = serde_json::to_string(&ringfence_core::task::TaskSpec::new("measure"))?;
+    Ok(connection)
+}
+
+pub(crate) fn spec() -> anyhow::Result<String> {
+    Ok(serde_json::to_string(&ringfence_core::task::TaskSpec::new("measure"))?)
+}
+
+/// The same database with the barest table: one row a commit, or the three writes of a task, many tasks a commit.
+fn sqlite(file: &Path, tasks: usize, at_once: usize) -> anyhow::Result<f64> {
+    let connection = barest(file)?;
+    let spec = spec()?;
     let start = Instant::now();
     let commit = |write: &dyn Fn() -> anyhow::Result<()>| -> anyhow::Result<()> {
         connection.execute_batch("BEGIN IMMEDIATE")?;
