@@ -297,9 +297,7 @@ fn peers(binary: &Path, place: &Place) -> anyhow::Result<Vec<Peer>> {
         }
     }
     if !found.iter().any(|peer| peer.name == "docker run") {
-        println!(
-            "docker run is not measured: no engine answers (`cargo xtask engines` starts one), or it has no image"
-        );
+        println!("docker run is not measured: no engine has {IMAGE} (`cargo xtask engines` makes both)");
     }
     Ok(found)
 }
@@ -328,15 +326,14 @@ fn same_root(place: &Place) -> anyhow::Result<String> {
     Ok(words)
 }
 
-/// Any image of the machine's engine, or of the tests': the program that is run is in every one.
+/// With the image of agents, which the machine's engine may have and the tests' has.
 fn docker_run() -> Option<String> {
     let tests =
         engines().ok().and_then(|engines| Some(format!("docker --host {}", engines["docker"].as_str()?)));
     [Some("docker".to_owned()), tests].into_iter().flatten().find_map(|docker| {
         let words: Vec<&str> = docker.split(' ').collect();
-        let images = read(&[&words[..], &["images", "--format", "{{.Repository}}:{{.Tag}}"]].concat())?;
-        let image = images.lines().find(|image| !image.contains("<none>"))?;
-        Some(format!("{docker} {DOCKER_RUN} {image}"))
+        read(&[&words[..], &["image", "inspect", IMAGE]].concat())?;
+        Some(format!("{docker} {DOCKER_RUN} {IMAGE}"))
     })
 }
 
