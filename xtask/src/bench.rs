@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use crate::peers;
-use crate::shell::{has, path, read, root, run};
+use crate::peers::{self, path, path_word};
+use crate::shell::{read, root, run};
 
 /// How often each is run; those that take long are run less often.
 const ROUNDS: usize = 200;
@@ -67,8 +67,8 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(name: &'static str, words: &str, version: &[&str]) -> Option<Self> {
         let words: Vec<String> = words.split_whitespace().map(String::from).collect();
-        words.first().is_none_or(|program| has(program)).then(|| {
-            let version = read(version).unwrap_or_default();
+        words.first().is_none_or(|program| peers::has(program)).then(|| {
+            let version = read(&[&["env", &*path_word()], version].concat()).unwrap_or_default();
             Self { name, version: version.lines().next().unwrap_or_default().to_owned(), words }
         })
     }
@@ -236,7 +236,7 @@ pub(crate) fn queue() -> anyhow::Result<()> {
 pub(crate) fn egress() -> anyhow::Result<()> {
     peers::proxies();
     let python = format!("PYTHONPATH={}", peers::python().display());
-    run(&["env", &python, "cargo", "run", "--release", "--locked", "-p", "egress-bench"])
+    run(&["env", &path_word(), &python, "cargo", "run", "--release", "--locked", "-p", "egress-bench"])
 }
 
 /// The binary as it is released.

@@ -1,9 +1,10 @@
 //! Whom figures stand beside. What is missing is installed: packages of the system where they belong, as root, all else below
 //! `.tools/peers`. Who cannot be had is left out of a table, and the table says so.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::shell::{has, is_root, root, run};
+use crate::shell::{is_root, root, run};
 
 /// Programs and the Debian packages that bring them. `srt` starts nothing without the second and the third.
 const SANDBOXES: [(&str, &str); 3] = [("bwrap", "bubblewrap"), ("rg", "ripgrep"), ("socat", "socat")];
@@ -22,10 +23,25 @@ pub(crate) fn python() -> PathBuf {
     home().join("python")
 }
 
-/// Where programs that were installed for this project are.
-pub(crate) fn directories() -> [PathBuf; 4] {
+/// Where peers are looked for: where they were installed for this project, then where everybody looks. Tests do not look there: some
+/// of them need that there is no agent CLI.
+pub(crate) fn path() -> OsString {
     let node = "node_modules/.bin";
-    [root().join(".tools").join(node), home().join(node), home().join("bin"), python().join("bin")]
+    let own = [root().join(".tools").join(node), home().join(node), home().join("bin"), python().join("bin")];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = own.into_iter().chain(std::env::split_paths(&path));
+    // A directory whose name cannot be part of a path is not looked into.
+    std::env::join_paths(all).unwrap_or(path)
+}
+
+/// The same, as a word for `env`.
+pub(crate) fn path_word() -> String {
+    format!("PATH={}", path().display())
+}
+
+/// Whether a peer is here.
+pub(crate) fn has(program: &str) -> bool {
+    std::env::split_paths(&path()).any(|directory| directory.join(program).is_file())
 }
 
 pub(crate) fn sandboxes() {

@@ -1,12 +1,9 @@
 //! Running other programs, loudly.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
-
-use crate::peers;
 
 /// How the variables begin by which cargo tells a program what it is.
 const OWN: [&[u8]; 2] = [b"CARGO_PKG_", b"CARGO_MANIFEST_"];
@@ -36,7 +33,7 @@ pub(crate) fn read(words: &[&str]) -> Option<String> {
 fn command(words: &[&str]) -> anyhow::Result<Command> {
     let (program, args) = words.split_first().context("no command")?;
     let mut command = Command::new(program);
-    command.args(args).current_dir(root()).env("PATH", path());
+    command.args(args).current_dir(root());
     // What cargo tells this program about itself is nobody else's concern: some crates are built anew when it changes.
     let told = std::env::vars_os().map(|(name, _)| name);
     for name in told.filter(|name| OWN.iter().any(|own| name.as_encoded_bytes().starts_with(own))) {
@@ -45,17 +42,10 @@ fn command(words: &[&str]) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Where programs are looked for: where they were installed for this project, then where everybody looks.
-pub(crate) fn path() -> OsString {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let all = peers::directories().into_iter().chain(std::env::split_paths(&path));
-    // A directory whose name cannot be part of a path is not looked into.
-    std::env::join_paths(all).unwrap_or(path)
-}
-
 /// Whether a program is in the path.
 pub(crate) fn has(program: &str) -> bool {
-    std::env::split_paths(&path()).any(|directory| directory.join(program).is_file())
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 /// Where cargo puts a program.
