@@ -34,9 +34,12 @@ pub(super) fn rows(installation: &Installation) -> Answer<Vec<ProcessRow>> {
     }
     for row in &mut rows {
         row.pid = locks.holder(&row.name).map(|who| who.pid.as_raw_nonzero().get().unsigned_abs());
-        if row.pid.is_none() && row.status == ProcessStatus::Running {
-            row.status = ProcessStatus::Failed;
-        }
+        row.status = match (row.pid, row.status) {
+            // Whoever started it may not have noted so yet.
+            (Some(_), _) => ProcessStatus::Running,
+            (None, ProcessStatus::Running) => ProcessStatus::Failed,
+            (None, status) => status,
+        };
     }
     Ok(rows)
 }
