@@ -66,9 +66,10 @@ pub(crate) fn down() -> anyhow::Result<()> {
     for engine in [docker(), podman(), rootless()?] {
         engine.stop();
     }
-    // The rootless one leaves a process that holds its namespaces.
+    // The rootless one leaves a process that holds its namespaces. Ended as the person: an old note may name a process of somebody else.
     if let Ok(pid) = fs::read_to_string(home().join("run/libpod/tmp/pause.pid")) {
-        let _ = Command::new("kill").arg(pid.trim()).status();
+        let kill = [as_person(), words(&["kill", pid.trim()])].concat();
+        let _ = read(&kill.iter().map(String::as_str).collect::<Vec<_>>());
     }
     // A mount of a daemon that is gone keeps the directory from being removed.
     let _ = read(&["umount", &place().join("docker-exec/netns/default").display().to_string()]);
