@@ -42,7 +42,9 @@ impl Refusal {
     /// How it is noted.
     pub(crate) fn outcome(&self) -> Outcome {
         match self.status {
-            StatusCode::BAD_REQUEST | StatusCode::MISDIRECTED_REQUEST => Outcome::Block,
+            StatusCode::BAD_REQUEST
+            | StatusCode::MISDIRECTED_REQUEST
+            | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Outcome::Block,
             StatusCode::FORBIDDEN if self.rule == "placeholder" => Outcome::Block,
             StatusCode::FORBIDDEN => Outcome::Deny,
             _ => Outcome::Error,

@@ -73,7 +73,7 @@ pub struct Entry {
 /// Writes entries, on a thread of its own: whoever is served does not wait for the disk. All that was noted is written
 /// when this is dropped.
 pub(crate) struct Audit {
-    lines: Option<Sender<Vec<u8>>>,
+    entries: Option<Sender<Entry>>,
     full: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -83,16 +83,17 @@ impl Audit {
         let full = Arc::new(AtomicBool::new(false));
         let mut pages =
             Pages { path: path.to_owned(), file: open(path)?, length: 0, aside: 0, full: Arc::clone(&full) };
-        let (lines, written) = channel::<Vec<u8>>();
+        let (entries, noted) = channel::<Entry>();
         let thread = std::thread::Builder::new().name("audit".into()).spawn(move || {
-            while let Ok(mut lines) = written.recv() {
+            while let Ok(first) = noted.recv() {
                 // As many as come soon, in one go: waking this thread for each would cost more than all the rest.
                 std::thread::park_timeout(SOON);
-                written.try_iter().for_each(|line| lines.extend(line));
+                let lines: Vec<u8> =
+                    std::iter::once(first).chain(noted.try_iter()).flat_map(|entry| line(&entry)).collect();
                 pages.write(&lines);
             }
         })?;
-        Ok(Self { lines: Some(lines), full, thread: Some(thread) })
+        Ok(Self { entries: Some(entries), full, thread: Some(thread) })
     }
 
     /// Whether nothing more can be kept.
@@ -100,23 +101,27 @@ impl Audit {
         self.full.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn write(&self, entry: &Entry) {
-        let Ok(mut line) = serde_json::to_vec(entry) else { return };
-        line.push(b'\n');
-        if let Some(lines) = &self.lines {
-            let _ = lines.send(line);
+    pub(crate) fn write(&self, entry: Entry) {
+        if let Some(entries) = &self.entries {
+            let _ = entries.send(entry);
         }
     }
 }
 
 impl Drop for Audit {
     fn drop(&mut self) {
-        drop(self.lines.take());
+        drop(self.entries.take());
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
         }
     }
+}
+
+fn line(entry: &Entry) -> Vec<u8> {
+    let mut line = serde_json::to_vec(entry).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 /// The file, and how long it has become.
@@ -171,7 +176,10 @@ pub fn read_entries(path: &Path) -> io::Result<Vec<Entry>> {
 }
 
 /// A text as it is kept: short, and nothing that a terminal would obey.
-pub(crate) fn kept(text: &str) -> String {
+pub(crate) fn kept(text: String) -> String {
+    if text.len() <= LONGEST_TEXT && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return text;
+    }
     let plain = text.chars().map(|char| if char.is_ascii_graphic() { char } else { '?' });
     plain.take(LONGEST_TEXT).collect()
 }
@@ -205,10 +213,10 @@ mod tests {
             duration_ms: 0,
             credential: None,
         };
-        audit.write(&entry("first"));
+        audit.write(entry("first"));
         let mut count = 0;
         while !audit.is_full() {
-            audit.write(&entry("later"));
+            audit.write(entry("later"));
             count += 1;
         }
         drop(audit);
@@ -218,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_plain() {
-        assert_eq!(kept("/a\u{9b}31m\u{202e}b\n"), "/a?31m?b?");
-        assert_eq!(kept(&"x".repeat(9999)).len(), 512);
+        assert_eq!(kept("/a\u{9b}31m\u{202e}b\n".into()), "/a?31m?b?");
+        assert_eq!(kept("x".repeat(9999)).len(), 512);
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::upgrade::{Parts, Upgraded};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_core::backend::Door;
 use ringfence_core::policy::{Denial, Host, Verdict, parse_authority};
@@ -19,13 +20,15 @@ use tokio::time::timeout;
 
 use crate::answer::{Body, Refusal, empty};
 use crate::asking::Reply as Said;
-use crate::forward::{Target, forward_or_answer};
+use crate::forward::forward_or_answer;
+use crate::http1::LONGEST_HEAD;
 use crate::local;
 use crate::note::Note;
 use crate::prefixed::{Prefixed, Stream};
+use crate::request::Target;
 use crate::session::{Session, Ways};
 use crate::socks::{self, Reply};
-use crate::tunnel::{HELLO_PATIENCE, IDLE_PATIENCE, LONGEST_HEADERS, Tunnel};
+use crate::tunnel::{HELLO_PATIENCE, IDLE_PATIENCE, Tunnel};
 
 /// More connections at once have to wait, and fewer if there are fewer descriptors.
 const CONNECTIONS: u64 = 4096;
@@ -162,15 +165,15 @@ async fn serve(mut stream: impl Stream, ways: Arc<Ways>, place: Place) {
     }
 }
 
-async fn serve_http(stream: impl Stream, ways: Arc<Ways>, place: Place) {
+async fn serve_http<S: Stream>(stream: Prefixed<S>, ways: Arc<Ways>, place: Place) {
     let service = hyper::service::service_fn(move |request| {
         let (ways, place) = (Arc::clone(&ways), Arc::clone(&place));
-        async move { Ok::<_, std::convert::Infallible>(answer(ways, request, place).await) }
+        async move { Ok::<_, std::convert::Infallible>(answer::<S>(ways, request, place).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_PATIENCE)
-        .max_buf_size(LONGEST_HEADERS)
+        .max_buf_size(LONGEST_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     // Whatever goes wrong was answered, or there is nobody to answer.
@@ -202,7 +205,7 @@ fn asked_for(request: &Request<Incoming>) -> Result<(Host, u16, bool), (String, 
 }
 
 /// Answers what is said to a proxy.
-async fn answer(ways: Arc<Ways>, request: Request<Incoming>, place: Place) -> Response<Body> {
+async fn answer<S: Stream>(ways: Arc<Ways>, request: Request<Incoming>, place: Place) -> Response<Body> {
     let connect = request.method() == Method::CONNECT;
     let way = if connect { "tunnel" } else { "http" };
     let (host, port, secure) = match asked_for(&request) {
@@ -216,9 +219,9 @@ async fn answer(ways: Arc<Ways>, request: Request<Incoming>, place: Place) -> Re
     };
     note.forget();
     if connect {
-        return open_tunnel(ways, Tunnel { host, port, rule, port_named }, request, place).await;
+        return open_tunnel::<S>(ways, Tunnel { host, port, rule, port_named }, request, place).await;
     }
-    forward_or_answer(ways, Target { secure, host, port }, request).await
+    forward_or_answer(ways, Target::new(secure, host, port), request).await
 }
 
 async fn judge(ways: &Ways, host: &Host, port: u16) -> Result<(String, bool), Refusal> {
@@ -252,7 +255,7 @@ async fn dial(ways: &Ways, tunnel: &Tunnel) -> Result<Option<TcpStream>, Refusal
     }
 }
 
-async fn open_tunnel(
+async fn open_tunnel<S: Stream>(
     ways: Arc<Ways>,
     tunnel: Tunnel,
     request: Request<Incoming>,
@@ -260,7 +263,7 @@ async fn open_tunnel(
 ) -> Response<Body> {
     let note = Note::new(&ways.session, &tunnel.host, tunnel.port, "tunnel");
     let host = request.headers().get(http::header::HOST);
-    let target = Target { secure: true, host: tunnel.host.clone(), port: tunnel.port };
+    let target = Target::new(true, tunnel.host.clone(), tunnel.port);
     if let Some(other) = host.filter(|host| !host.to_str().is_ok_and(|host| target.may_be(host))) {
         let message = format!("the tunnel is for {}, and its host is {other:?}", tunnel.host);
         return refuse(&ways, note, &Refusal::bad(message));
@@ -270,9 +273,11 @@ async fn open_tunnel(
         Err(refusal) => return refuse(&ways, note, &refusal),
     };
     tokio::spawn(async move {
-        if let Ok(client) = hyper::upgrade::on(request).await {
+        // The stream itself, without all that it was wrapped into on its way here.
+        let client = hyper::upgrade::on(request).await.map(Upgraded::downcast::<TokioIo<Prefixed<S>>>);
+        if let Ok(Ok(Parts { io, read_buf, .. })) = client {
             note.forget();
-            tunnel.serve(ways, TokioIo::new(client), upstream).await;
+            tunnel.serve(ways, Prefixed::new(read_buf, io.into_inner()), upstream).await;
         }
         drop(place);
     });

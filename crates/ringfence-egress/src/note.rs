@@ -47,7 +47,7 @@ impl Note {
     pub(crate) fn new(session: &Arc<Session>, host: &impl ToString, port: u16, way: &'static str) -> Self {
         Self {
             session: Arc::clone(session),
-            host: kept(&host.to_string()),
+            host: kept(host.to_string()),
             port,
             way,
             since: Instant::now(),
@@ -63,8 +63,8 @@ impl Note {
     }
 
     /// It was allowed by this rule.
-    pub(crate) fn allowed(&mut self, rule: &str) {
-        (self.outcome, self.rule) = (Outcome::Allow, rule.to_owned());
+    pub(crate) fn allowed(&mut self, rule: impl Into<String>) {
+        (self.outcome, self.rule) = (Outcome::Allow, rule.into());
     }
 
     /// It was not an honest wish.
@@ -96,15 +96,15 @@ impl Drop for Note {
         if self.forgotten {
             return;
         }
-        self.session.write(&Entry {
+        self.session.write(Entry {
             at_ms: now_ms(),
             decision: self.outcome,
-            rule: kept(&self.rule),
+            rule: kept(std::mem::take(&mut self.rule)),
             host: std::mem::take(&mut self.host),
             port: self.port,
             way: self.way.to_owned(),
-            method: self.method.as_deref().map(kept),
-            path: self.path.as_deref().map(kept),
+            method: self.method.take().map(kept),
+            path: self.path.take().map(kept),
             status: self.status,
             sent: self.counts.sent.load(Ordering::Relaxed),
             received: self.counts.received.load(Ordering::Relaxed),

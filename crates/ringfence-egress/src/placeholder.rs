@@ -85,8 +85,11 @@ pub(crate) fn readings(value: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
 }
 
 /// The bytes that an address means.
-pub(crate) fn percent_decoded(text: &str) -> Vec<u8> {
+pub(crate) fn percent_decoded(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
+    if !bytes.contains(&b'%') {
+        return Cow::Borrowed(bytes);
+    }
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
@@ -102,7 +105,7 @@ pub(crate) fn percent_decoded(text: &str) -> Vec<u8> {
             }
         }
     }
-    decoded
+    Cow::Owned(decoded)
 }
 
 fn core() -> std::io::Result<String> {
@@ -148,6 +151,6 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_they_are_meant() {
-        assert_eq!(percent_decoded("/a%2Fb%zz%4"), b"/a/b%zz%4");
+        assert_eq!(*percent_decoded("/a%2Fb%zz%4"), *b"/a/b%zz%4");
     }
 }

@@ -75,6 +75,8 @@ const AGAIN: Duration = Duration::from_millis(5);
 pub(crate) struct Ways {
     pub(crate) session: Arc<Session>,
     pub(crate) upstream: Arc<Upstream>,
+    /// To one host at a time.
+    pub(crate) connector: Connector,
     pub(crate) client: Client<Connector, Body>,
     /// To those who refresh logins, whatever a run may reach.
     pub(crate) login_client: Client<Connector, Body>,
@@ -196,7 +198,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn write(&self, entry: &Entry) {
+    pub(crate) fn write(&self, entry: Entry) {
         if let Some(audit) = self.audit.get() {
             audit.write(entry);
         }
@@ -239,7 +241,9 @@ impl Session {
         let login_client = login_client(&self.connect_to, self.resolver.clone(), Arc::clone(&self.tls))?;
         let [client, first_client] = [Protocols::Any, Protocols::First]
             .map(|protocols| client(Arc::clone(&upstream), Arc::clone(&self.tls), protocols));
-        Ok(Ways { session: Arc::clone(self), upstream, client, login_client, first_client })
+        let tls = Arc::clone(&self.tls);
+        let connector = Connector { upstream: Arc::clone(&upstream), tls, protocols: Protocols::First };
+        Ok(Ways { session: Arc::clone(self), upstream, connector, client, login_client, first_client })
     }
 }
 

@@ -4,26 +4,27 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use ringfence_core::policy::Host;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::forward::{Target, forward_or_answer};
+use crate::forward::forward_or_answer;
 use crate::hello::{Kind, read_hello};
+use crate::http1::LONGEST_HEAD;
 use crate::note::{Counted, Note};
 use crate::prefixed::{Prefixed, Stream};
+use crate::relay::relay;
+use crate::request::Target;
 use crate::session::Ways;
 
 /// How long a client may take to say what it wants.
 pub(crate) const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a connection may say nothing between requests. Agents think for minutes.
 pub(crate) const IDLE_PATIENCE: Duration = Duration::from_secs(600);
-/// Longer headers are refused.
-pub(crate) const LONGEST_HEADERS: usize = 64 << 10;
 
 /// A tunnel that the policy allows.
 pub(crate) struct Tunnel {
@@ -84,7 +85,7 @@ impl Tunnel {
     ) -> Result<Served, End> {
         let used_for = self.used_for(&ways);
         if used_for == Use::Http {
-            serve_requests(ways, client, self.target(false)).await;
+            relay(ways, client, self.target(false)).await;
             return Ok(Served::Requests);
         }
         let mut upstream = upstream.map(|upstream| Counted::new(upstream, note));
@@ -107,7 +108,10 @@ impl Tunnel {
         if used_for == Use::Requests || encrypted {
             // A name that is asked for in secret is not known to us either, and so the client learns.
             let accepted = self.terminate(&ways, Prefixed::new(bytes, client)).await?;
-            serve_requests(ways, accepted, self.target(true)).await;
+            match accepted.get_ref().1.alpn_protocol() {
+                Some(b"h2") => serve_http2(ways, accepted, self.target(true)).await,
+                _ => relay(ways, accepted, self.target(true)).await,
+            }
             return Ok(Served::Requests);
         }
         let mut upstream = upstream.ok_or(End::Io)?;
@@ -118,7 +122,7 @@ impl Tunnel {
     }
 
     fn target(&self, secure: bool) -> Target {
-        Target { secure, host: self.host.clone(), port: self.port }
+        Target::new(secure, self.host.clone(), self.port)
     }
 
     /// The name in TLS is the host of the tunnel; an address has none.
@@ -177,19 +181,17 @@ async fn first_word(
     }
 }
 
-/// Serves requests to one host.
-async fn serve_requests(ways: Arc<Ways>, client: impl Stream, target: Target) {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_PATIENCE).max_buf_size(LONGEST_HEADERS);
+/// Serves requests by HTTP/2 to one host.
+async fn serve_http2(ways: Arc<Ways>, client: impl Stream, target: Target) {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
-        .http2()
         .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(LONGEST_HEADERS).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(LONGEST_HEAD).unwrap_or(u32::MAX))
         .max_concurrent_streams(128);
     let service = hyper::service::service_fn(move |request| {
         let (ways, target) = (Arc::clone(&ways), target.clone());
         async move { Ok::<_, std::convert::Infallible>(forward_or_answer(ways, target, request).await) }
     });
     // Each was noted by itself, however the connection ends.
-    let _ = builder.serve_connection_with_upgrades(TokioIo::new(client), service).await;
+    let _ = builder.serve_connection(TokioIo::new(client), service).await;
 }

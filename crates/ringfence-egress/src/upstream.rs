@@ -12,19 +12,20 @@ use std::time::Duration;
 
 use hickory_resolver::TokioResolver;
 use http::{StatusCode, Uri};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use ringfence_core::policy::{Host, Network, parse_authority};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::answer::Refusal;
+use crate::request::Target;
 use crate::session::system_bundle;
 
 /// How long a host may take to answer a call.
@@ -260,9 +261,9 @@ pub(crate) fn no_way(error: &hyper_util::client::legacy::Error) -> Option<&Refus
 }
 
 impl tower_service::Service<Uri> for Connector {
-    type Response = Wire;
+    type Response = TokioIo<Wire>;
     type Error = NoWay;
-    type Future = Pin<Box<dyn Future<Output = Result<Wire, NoWay>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<TokioIo<Wire>, NoWay>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), NoWay>> {
         Poll::Ready(Ok(()))
@@ -270,20 +271,29 @@ impl tower_service::Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let this = self.clone();
-        Box::pin(async move { this.connect(&uri).await.map_err(NoWay) })
+        Box::pin(async move {
+            let target = target(&uri).map_err(NoWay)?;
+            this.open(&target).await.map(TokioIo::new).map_err(NoWay)
+        })
     }
 }
 
+fn target(uri: &Uri) -> Result<Target, Refusal> {
+    let secure = uri.scheme_str() == Some("https");
+    let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
+    let (host, port) = parse_authority(authority).map_err(|error| Refusal::bad(error.to_string()))?;
+    Ok(Target::new(secure, host, port.unwrap_or(if secure { 443 } else { 80 })))
+}
+
 impl Connector {
-    async fn connect(&self, uri: &Uri) -> Result<Wire, Refusal> {
-        let secure = uri.scheme_str() == Some("https");
-        let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
-        let (host, port) = parse_authority(authority).map_err(|error| Refusal::bad(error.to_string()))?;
-        let stream = self.upstream.dial(&host, port.unwrap_or(if secure { 443 } else { 80 })).await?;
-        if !secure {
-            return Ok(Wire::Plain(TokioIo::new(stream)));
+    /// A connection to a host that the policy allows.
+    pub(crate) async fn open(&self, target: &Target) -> Result<Wire, Refusal> {
+        let host = &target.host;
+        let stream = self.upstream.dial(host, target.port).await?;
+        if !target.secure {
+            return Ok(Wire::Plain(stream));
         }
-        let name = match &host {
+        let name = match host {
             Host::Name(name) => ServerName::try_from(name.clone()).ok(),
             Host::Address(address) => Some(ServerName::from(*address)),
         };
@@ -292,7 +302,7 @@ impl Connector {
         let config = config.map_err(|error| Refusal::unreachable(format!("there is no TLS: {error}")))?;
         let connector = TlsConnector::from(config);
         match timeout(CONNECT_PATIENCE, connector.connect(name, stream)).await {
-            Ok(Ok(stream)) => Ok(Wire::Tls(Box::new(TokioIo::new(stream)))),
+            Ok(Ok(stream)) => Ok(Wire::Tls(Box::new(stream))),
             Ok(Err(error)) => Err(Refusal::unreachable(format!("no TLS with {host}: {error}"))),
             Err(_) => Err(Refusal::unreachable(format!("{host} does not finish its handshake"))),
         }
@@ -301,14 +311,14 @@ impl Connector {
 
 /// A connection to a host.
 pub(crate) enum Wire {
-    Plain(TokioIo<TcpStream>),
-    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Connection for Wire {
     fn connected(&self) -> Connected {
         match self {
-            Wire::Tls(stream) if stream.inner().get_ref().1.alpn_protocol() == Some(b"h2") => {
+            Wire::Tls(stream) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
                 Connected::new().negotiated_h2()
             }
             _ => Connected::new(),
@@ -316,8 +326,8 @@ impl Connection for Wire {
     }
 }
 
-impl Read for Wire {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+impl AsyncRead for Wire {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Wire::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Wire::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buf),
@@ -325,7 +335,7 @@ impl Read for Wire {
     }
 }
 
-impl Write for Wire {
+impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Wire::Plain(stream) => Pin::new(stream).poll_write(cx, buf),

@@ -1,0 +1,347 @@
+//! A request and its answer between a client and a host. Both may speak at once, and neither is read faster than the other
+//! listens.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use http::{StatusCode, response};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::timeout;
+
+use crate::answer::Refusal;
+use crate::forward::{DRAINED, DRAINING};
+use crate::http1::{Body, Malformed, Piece, Pieces, take_response};
+use crate::note::Counts;
+use crate::passing::Passing;
+use crate::prefixed::Stream;
+use crate::request::{Target, Watch, strayed};
+use crate::upstream::Wire;
+
+/// How much is read at once, and where nothing is expected.
+pub(crate) const READ: usize = 8 << 10;
+pub(crate) const GLANCE: usize = 1 << 10;
+/// So much is written at once.
+const FULL: usize = 16 << 10;
+/// No more is held of what a client says before it is asked.
+const HELD: usize = 64 << 10;
+
+/// One end of the way: what has come from it and was not understood yet, and what is still to go there.
+pub(crate) struct Side<S> {
+    pub(crate) stream: S,
+    pub(crate) read: BytesMut,
+    /// How much of it was looked at in search of a head.
+    pub(crate) seen: usize,
+    pub(crate) out: BytesMut,
+    unflushed: bool,
+    /// Whether it has said that it says nothing more.
+    finished: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            read: BytesMut::new(),
+            seen: 0,
+            out: BytesMut::new(),
+            unflushed: false,
+            finished: false,
+        }
+    }
+
+    /// Whether more has come; `false` if nothing comes any more.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, size: usize) -> Poll<bool> {
+        self.read.reserve(size);
+        let reading = pin!(self.stream.read_buf(&mut self.read));
+        reading.poll(cx).map(|read| {
+            self.finished = matches!(read, Ok(0));
+            read.is_ok_and(|count| count > 0)
+        })
+    }
+
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.out.is_empty() {
+            let count = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.out))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.out.advance(count);
+            self.unflushed = true;
+        }
+        if self.unflushed {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Nothing happens for a while, and nothing is kept for it.
+    pub(crate) fn rest(&mut self) {
+        self.out = BytesMut::new();
+        if self.read.is_empty() {
+            self.read = BytesMut::new();
+        }
+    }
+}
+
+/// What went wrong between the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    Client,
+    Host,
+    /// What the client says cannot be understood.
+    Request(Malformed),
+    /// What the host says cannot be understood.
+    Answer,
+    /// The body of the request holds a placeholder of another host.
+    Stray,
+}
+
+impl Broken {
+    pub(crate) fn refusal(self, target: &Target) -> Refusal {
+        match self {
+            Broken::Client | Broken::Host => target.broke_off(),
+            Broken::Request(malformed) => malformed.into(),
+            Broken::Answer => Refusal::unreachable(format!("{} answers in no known way", target.host)),
+            Broken::Stray => strayed(target),
+        }
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(malformed: Malformed) -> Self {
+        Refusal::new(malformed.status(), "bad-request", malformed.to_string())
+    }
+}
+
+/// The body of a request that is on its way.
+pub(crate) struct Upload {
+    pub(crate) body: Body,
+    pub(crate) pieces: Pieces,
+    pub(crate) watch: Watch,
+    pub(crate) counts: Arc<Counts>,
+}
+
+impl Upload {
+    /// Takes on what has come; whether that was the last of it.
+    fn take(&mut self, from: &mut BytesMut, to: &mut BytesMut) -> Result<Taken, Broken> {
+        while to.len() < FULL {
+            match self.body.take(from).map_err(Broken::Request)? {
+                Piece::Data(data) => {
+                    self.counts.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
+                    if self.watch.is_stray(&data) {
+                        return Err(Broken::Stray);
+                    }
+                    self.pieces.put(to, &data);
+                }
+                Piece::Later => return Ok(Taken::Some),
+                Piece::End => {
+                    self.pieces.put_end(to);
+                    return Ok(Taken::All);
+                }
+            }
+        }
+        Ok(Taken::Enough)
+    }
+}
+
+/// The body of an answer that is on its way.
+pub(crate) struct Download {
+    pub(crate) body: Body,
+    pub(crate) pieces: Pieces,
+    pub(crate) passing: Passing,
+}
+
+impl Download {
+    fn take(&mut self, from: &mut BytesMut, to: &mut BytesMut) -> Result<Taken, Broken> {
+        while to.len() < FULL {
+            match self.body.take(from).map_err(|_| Broken::Answer)? {
+                Piece::Data(data) => self.pieces.put(to, &self.passing.pass(data)),
+                Piece::Later => return Ok(Taken::Some),
+                Piece::End => {
+                    self.end(to);
+                    return Ok(Taken::All);
+                }
+            }
+        }
+        Ok(Taken::Enough)
+    }
+
+    fn end(&mut self, to: &mut BytesMut) {
+        self.body = Body::Bytes(0);
+        self.pieces.put(to, &self.passing.rest());
+        self.pieces.put_end(to);
+    }
+}
+
+/// How much of what there is was taken on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// What had come.
+    Some,
+    /// As much as is written at once.
+    Enough,
+    /// All that there will be.
+    All,
+}
+
+/// A request and its answer, between two sides.
+pub(crate) struct Exchange {
+    pub(crate) host: Side<Wire>,
+    /// What is still to be said to the host.
+    pub(crate) upload: Option<Upload>,
+    /// The host listens no longer. It may have said why.
+    pub(crate) deaf: bool,
+    /// Whether it ends when the client goes away.
+    pub(crate) watched: bool,
+}
+
+impl Exchange {
+    /// Sends the request, or what has come of it. Ready when there is nothing more to send.
+    fn poll_upload(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Side<impl Stream>,
+    ) -> Poll<Result<(), Broken>> {
+        while !self.deaf {
+            let taken = match &mut self.upload {
+                Some(upload) => upload.take(&mut client.read, &mut self.host.out)?,
+                None => Taken::All,
+            };
+            if taken == Taken::All {
+                self.upload = None;
+            } else if taken == Taken::Some {
+                match client.poll_read(cx, READ) {
+                    Poll::Ready(true) => continue,
+                    Poll::Ready(false) => return Poll::Ready(Err(Broken::Client)),
+                    Poll::Pending => {}
+                }
+            }
+            match self.host.poll_send(cx) {
+                Poll::Ready(Ok(())) if taken == Taken::Enough => {}
+                Poll::Ready(Ok(())) if taken == Taken::All => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => {
+                    self.deaf = true;
+                    self.host.rest();
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Notices if the client goes away while it waits. What it says meanwhile is for later.
+    fn poll_leave(&mut self, cx: &mut Context<'_>, client: &mut Side<impl Stream>) -> Result<(), Broken> {
+        while self.watched && client.read.len() < HELD {
+            match client.poll_read(cx, GLANCE) {
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Err(Broken::Client),
+                Poll::Pending => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The head of the answer. What is left of the request goes meanwhile.
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Side<impl Stream>,
+    ) -> Poll<Result<response::Parts, Broken>> {
+        // It may wait for a word before it goes on.
+        let _ = client.poll_send(cx);
+        let sent = self.poll_upload(cx, client)?;
+        loop {
+            let head = take_response(&mut self.host.read, &mut self.host.seen);
+            match head.map_err(|_| Broken::Answer)? {
+                Some(parts) if is_interim(parts.status) => continue,
+                Some(parts) => return Poll::Ready(Ok(parts)),
+                None => {}
+            }
+            match self.host.poll_read(cx, READ) {
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Poll::Ready(Err(Broken::Host)),
+                Poll::Pending => break,
+            }
+        }
+        if sent.is_ready() {
+            self.poll_leave(cx, client)?;
+        }
+        Poll::Pending
+    }
+
+    /// Sends the body of the answer. What is left of the request goes meanwhile.
+    pub(crate) fn poll_download(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Side<impl Stream>,
+        download: &mut Download,
+    ) -> Poll<Result<(), Broken>> {
+        let sent = self.poll_upload(cx, client)?;
+        loop {
+            let mut taken = download.take(&mut self.host.read, &mut client.out)?;
+            let mut broken = false;
+            if taken == Taken::Some {
+                match self.host.poll_read(cx, READ) {
+                    Poll::Ready(true) => continue,
+                    // One that is cut off has not ended.
+                    Poll::Ready(false) if download.body == Body::Rest && self.host.finished => {
+                        download.end(&mut client.out);
+                        taken = Taken::All;
+                    }
+                    Poll::Ready(false) => broken = true,
+                    Poll::Pending => {}
+                }
+            }
+            // What was said before it broke off is heard.
+            ready!(client.poll_send(cx)).map_err(|_| Broken::Client)?;
+            match taken {
+                _ if broken => return Poll::Ready(Err(Broken::Host)),
+                Taken::All => return Poll::Ready(Ok(())),
+                Taken::Enough => {}
+                Taken::Some => {
+                    if sent.is_ready() {
+                        self.poll_leave(cx, client)?;
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// The connection to the host, if nothing is left on it that was said or is to be said.
+    pub(crate) fn into_host(self) -> Option<Side<Wire>> {
+        let clean = !self.deaf && self.upload.is_none() && self.host.read.is_empty();
+        clean.then_some(self.host)
+    }
+
+    /// Reads an answer that nobody wants any more to its end, so that it is counted.
+    pub(crate) async fn drain(mut self, mut download: Download) {
+        let mut read = 0;
+        while read < DRAINED {
+            match download.body.take(&mut self.host.read) {
+                Ok(Piece::Data(data)) => {
+                    read += data.len();
+                    download.passing.pass(data);
+                }
+                Ok(Piece::Later) => {
+                    let more = poll_fn(|cx| self.host.poll_read(cx, READ));
+                    if !matches!(timeout(DRAINING, more).await, Ok(true)) {
+                        return;
+                    }
+                }
+                Ok(Piece::End) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Whether another answer follows this one. Where protocols are switched none does.
+fn is_interim(status: StatusCode) -> bool {
+    status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+}

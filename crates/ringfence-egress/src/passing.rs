@@ -1,0 +1,109 @@
+//! An answer on its way: it is counted, secrets that a host repeats do not pass, and at its end it is noted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use http::response::Parts;
+
+use crate::answer::Refusal;
+use crate::meter::{Api, Reading};
+use crate::note::Note;
+use crate::request::{Prepared, strip};
+use crate::scrub::Scrub;
+use crate::session::Session;
+
+/// What is done with an answer while it passes.
+pub(crate) struct Passing {
+    reading: Option<Reading>,
+    scrubs: Vec<Scrub>,
+    note: Note,
+}
+
+impl Passing {
+    /// The answer to a request begins: its head is made what the run may read. One that cannot be looked into is refused.
+    pub(crate) fn begin(
+        session: &Session,
+        prepared: Prepared,
+        parts: &mut Parts,
+        mut note: Note,
+    ) -> Result<Self, Refusal> {
+        note.status = Some(parts.status.as_u16());
+        let api = prepared.api;
+        let scrubs: Vec<Scrub> = prepared.secrets.into_iter().map(Scrub::new).collect();
+        scrubs.iter().for_each(|scrub| scrub.headers(&mut parts.headers));
+        if prepared.upgrade && parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(Self { reading: None, scrubs, note });
+        }
+        if !scrubs.is_empty() && is_packed(&parts.headers) {
+            let refusal = Refusal::unreachable("the host packs its answer though it was asked not to");
+            note.refused(&refusal);
+            return Err(refusal);
+        }
+        strip(&mut parts.headers, false);
+        Ok(Self { reading: api.map(|api| reading(session, api, &parts.headers)), scrubs, note })
+    }
+
+    /// What may go on of a piece.
+    pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
+        self.note.counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
+        if let Some(reading) = &mut self.reading {
+            reading.read(&data);
+        }
+        self.scrubs.iter_mut().fold(data, |data, scrub| scrub.pass(data))
+    }
+
+    /// What was held back, when nothing more comes.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        let mut rest = Bytes::new();
+        for scrub in &mut self.scrubs {
+            let held = scrub.pass(rest);
+            rest = [held, scrub.rest().unwrap_or_default()].concat().into();
+        }
+        rest
+    }
+
+    /// Whether nothing is held back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.scrubs.iter().all(Scrub::is_empty)
+    }
+
+    /// What reads it, if it has to be read to its end by somebody else.
+    pub(crate) fn take_reading(&mut self) -> Option<Reading> {
+        self.reading.take()
+    }
+
+    /// It ends because of what the run says.
+    pub(crate) fn refused(&mut self, refusal: &Refusal) {
+        self.note.refused(refusal);
+    }
+
+    /// Its note, when it is an answer no longer.
+    pub(crate) fn note(&self) -> &Note {
+        &self.note
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        if let Some(mut reading) = self.reading.take() {
+            reading.end();
+        }
+    }
+}
+
+/// What reads an answer with such a head.
+pub(crate) fn reading(session: &Session, api: Api, headers: &HeaderMap) -> Reading {
+    Reading::new(api, Arc::clone(session.meter()), is_stream(headers))
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+fn is_packed(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_ENCODING)
+        .is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}

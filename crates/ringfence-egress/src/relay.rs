@@ -1,0 +1,336 @@
+//! HTTP/1.1 between one client and one host: one request after another, each side on a connection of its own, all on one task.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BufMut;
+use http::header::{CONNECTION, EXPECT};
+use http::{HeaderValue, Method, Response, StatusCode, Version, request, response};
+use http_body_util::BodyExt;
+use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use crate::answer::{self, Refusal};
+use crate::exchange::{Broken, Download, Exchange, GLANCE, READ, Side, Upload};
+use crate::http1::{
+    Body, Length, Malformed, Pieces, keeps_alive, put_request, put_response, request_length, response_length,
+    take_request,
+};
+use crate::note::{Counted, Note};
+use crate::passing::Passing;
+use crate::prefixed::{Prefixed, Stream};
+use crate::request::{Decision, Prepared, Target, Watch, prepare};
+use crate::session::Ways;
+use crate::tunnel::IDLE_PATIENCE;
+use crate::upstream::Wire;
+
+/// Whoever says nothing for so long may be silent for longer, and no room is kept for what it may say.
+const SOON: Duration = Duration::from_secs(2);
+/// A connection that was idle for longer is not used again: somebody between may have forgotten it.
+const KEPT: Duration = Duration::from_secs(90);
+/// How long, and how much, somebody is listened to who was answered before it had finished.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGERED: usize = 1 << 20;
+
+/// What becomes of the client's connection after a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Another,
+    /// It was told that there is none.
+    End,
+    /// It has to see that something is missing.
+    Cut,
+}
+
+/// Serves a client that speaks HTTP/1.1 to a host.
+pub(crate) async fn relay(ways: Arc<Ways>, client: impl Stream, target: Target) {
+    let (client, clock) = (Side::new(client), Box::pin(sleep(SOON)));
+    let mut relay = Relay { ways, target, client, host: None, since: Instant::now(), clock };
+    let next = loop {
+        match relay.serve().await {
+            Next::Another => {}
+            next => break next,
+        }
+    };
+    if next == Next::End {
+        let _ = timeout(LINGER, relay.linger()).await;
+    }
+}
+
+struct Relay<S> {
+    ways: Arc<Ways>,
+    target: Target,
+    client: Side<S>,
+    /// A connection that has served before and may do so again.
+    host: Option<Side<Wire>>,
+    /// Since when a request is waited for, and what tells that it takes long.
+    since: Instant,
+    clock: Pin<Box<Sleep>>,
+}
+
+/// What a request is, besides its head.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    length: Length,
+    /// Whether its answer has no body, whatever it says.
+    head_only: bool,
+    /// Whether pieces of unknown length are understood.
+    chunks: bool,
+    /// Whether another may follow.
+    keeps: bool,
+    /// Whether its body comes once it is asked for.
+    waits: bool,
+}
+
+impl<S: Stream> Relay<S> {
+    /// The next request, or nothing if there is none.
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<request::Parts>, Malformed>> {
+        // A host that goes away, or speaks unasked, is not kept.
+        if self.host.as_mut().is_some_and(|host| host.poll_read(cx, 1).is_ready()) {
+            self.host = None;
+        }
+        loop {
+            if let Some(parts) = take_request(&mut self.client.read, &mut self.client.seen)? {
+                return Poll::Ready(Ok(Some(parts)));
+            }
+            match self.client.poll_read(cx, GLANCE) {
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Poll::Ready(Ok(None)),
+                Poll::Pending => break,
+            }
+        }
+        self.poll_silence(cx).map(|()| Ok(None))
+    }
+
+    /// Ready when nothing was said for too long. The clock is not set anew for each request: that would cost as much as
+    /// reading it.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.clock.as_mut().poll(cx).is_ready() {
+            let silence = self.since.elapsed();
+            if silence >= IDLE_PATIENCE {
+                return Poll::Ready(());
+            }
+            let next = match silence >= SOON {
+                true => {
+                    self.client.rest();
+                    self.host.iter_mut().for_each(Side::rest);
+                    IDLE_PATIENCE
+                }
+                false => SOON,
+            };
+            self.clock.as_mut().reset(self.since + next);
+        }
+        Poll::Pending
+    }
+
+    async fn serve(&mut self) -> Next {
+        self.since = Instant::now();
+        let mut parts = match poll_fn(|cx| self.poll_request(cx)).await {
+            Ok(Some(parts)) => parts,
+            Ok(None) => return Next::End,
+            Err(malformed) => {
+                let (target, refusal) = (&self.target, Refusal::from(malformed));
+                let way = if target.secure { "tls" } else { "http" };
+                Note::new(&self.ways.session, &target.host, target.port, way).refused(&refusal);
+                return self.answer(refusal.answer(&self.ways.session.network), false, false).await;
+            }
+        };
+        let keeps = keeps_alive(parts.version, &parts.headers);
+        let head_only = parts.method == Method::HEAD;
+        let mut note = self.target.note(&self.ways.session, &parts);
+        let asked = request_length(&parts).map(|length| Asked {
+            length,
+            head_only,
+            chunks: parts.version == Version::HTTP_11,
+            keeps,
+            waits: parts.headers.remove(EXPECT).is_some() && !length.is_none(),
+        });
+        let served = match asked {
+            Ok(asked) => self.exchange(asked, parts, note).await,
+            Err(malformed) => {
+                let refusal = malformed.into();
+                note.refused(&refusal);
+                Err(refusal)
+            }
+        };
+        match served {
+            Ok(next) => next,
+            Err(refusal) => {
+                let keeps = keeps && asked.is_ok_and(|asked| asked.length.is_none());
+                self.answer(refusal.answer(&self.ways.session.network), head_only, keeps).await
+            }
+        }
+    }
+
+    /// Gives an answer of the broker's own.
+    async fn answer(&mut self, answer: Response<answer::Body>, head_only: bool, keeps: bool) -> Next {
+        let (mut parts, body) = answer.into_parts();
+        let Ok(body) = body.collect().await else { return Next::Cut };
+        let body = body.to_bytes();
+        if !keeps {
+            parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        put_response(&mut self.client.out, &parts, Length::Bytes(body.len() as u64), Pieces::Bare);
+        if !head_only {
+            self.client.out.put_slice(&body);
+        }
+        match poll_fn(|cx| self.client.poll_send(cx)).await {
+            Ok(()) if keeps => Next::Another,
+            Ok(()) => Next::End,
+            Err(_) => Next::Cut,
+        }
+    }
+
+    /// Says goodbye, and listens for a while: whoever is cut off while it speaks does not hear what it was told.
+    async fn linger(&mut self) {
+        let _ = self.client.stream.shutdown().await;
+        let mut heard = self.client.read.len();
+        while heard < LINGERED && poll_fn(|cx| self.client.poll_read(cx, READ)).await {
+            heard += self.client.read.len();
+            self.client.read.clear();
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        asked: Asked,
+        mut parts: request::Parts,
+        mut note: Note,
+    ) -> Result<Next, Refusal> {
+        let ways = Arc::clone(&self.ways);
+        let prepared = match prepare(&ways, &self.target, &mut parts, &mut note).await {
+            Ok(Decision::Send(prepared)) => prepared,
+            Ok(Decision::Answer(own)) => {
+                drop(note);
+                let keeps = asked.keeps && asked.length.is_none();
+                return Ok(self.answer(own, asked.head_only, keeps).await);
+            }
+            Err(refusal) => {
+                note.refused(&refusal);
+                return Err(refusal);
+            }
+        };
+        // Something that has to be counted is waited for at the end of the run.
+        let busy = prepared.counted(&ways.session).map(|_| ways.session.busy());
+        let answered = self.ask(&asked, &parts, busy.is_some(), &note).await;
+        match answered.inspect_err(|refusal| note.refused(refusal))? {
+            Some((exchange, answer)) => self.carry(exchange, answer, asked, prepared, note).await,
+            None => Ok(Next::Cut),
+        }
+    }
+
+    /// Sends a request, and waits for the head of its answer. Nothing if the client goes away.
+    async fn ask(
+        &mut self,
+        asked: &Asked,
+        parts: &request::Parts,
+        counted: bool,
+        note: &Note,
+    ) -> Result<Option<(Exchange, response::Parts)>, Refusal> {
+        let mut kept = self.host.take().filter(|_| self.since.elapsed() < KEPT);
+        if asked.waits {
+            self.client.out.put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        // Nothing was lost if it is asked for again.
+        let again =
+            [Method::GET, Method::HEAD, Method::OPTIONS].contains(&parts.method) && asked.length.is_none();
+        loop {
+            let again = again && kept.is_some();
+            let mut host = match kept.take() {
+                Some(host) => host,
+                None => Side::new(self.ways.connector.open(&self.target).await?),
+            };
+            put_request(&mut host.out, parts, asked.length);
+            let upload = (!asked.length.is_none()).then(|| Upload {
+                body: Body::new(asked.length),
+                pieces: asked.length.pieces(true),
+                watch: Watch::new(&self.ways.session, &self.target),
+                counts: Arc::clone(&note.counts),
+            });
+            let client = &mut self.client;
+            let mut exchange = Exchange { host, upload, deaf: false, watched: true };
+            let mut answer = poll_fn(|cx| exchange.poll_answer(cx, client)).await;
+            if answer.as_ref().is_err_and(|broken| *broken == Broken::Client)
+                && counted
+                && exchange.upload.is_none()
+            {
+                exchange.watched = false;
+                answer = poll_fn(|cx| exchange.poll_answer(cx, client)).await;
+            }
+            match answer {
+                Ok(answer) => return Ok(Some((exchange, answer))),
+                Err(Broken::Client) => return Ok(None),
+                Err(Broken::Host) if again && exchange.host.read.is_empty() => {}
+                Err(broken) => return Err(broken.refusal(&self.target)),
+            }
+        }
+    }
+
+    /// Carries an answer to whoever asked.
+    async fn carry(
+        &mut self,
+        mut exchange: Exchange,
+        mut answer: response::Parts,
+        asked: Asked,
+        prepared: Prepared,
+        mut note: Note,
+    ) -> Result<Next, Refusal> {
+        let (session, client) = (Arc::clone(&self.ways.session), &mut self.client);
+        prepared.heard(answer.status).await;
+        let counted = prepared.counted(&session).is_some();
+        let switches = answer.status == StatusCode::SWITCHING_PROTOCOLS;
+        let length = match response_length(asked.head_only, &answer) {
+            _ if switches && prepared.upgrade => Length::Rest,
+            Ok(length) if !switches => length,
+            _ => {
+                let refusal = Broken::Answer.refusal(&self.target);
+                note.refused(&refusal);
+                return Err(refusal);
+            }
+        };
+        let host_keeps = keeps_alive(answer.version, &answer.headers) && length != Length::Rest;
+        let passing = Passing::begin(&session, prepared, &mut answer, note)?;
+        if switches {
+            switch(client, exchange.host, &answer, passing).await;
+            return Ok(Next::Cut);
+        }
+        let pieces = length.pieces(asked.chunks);
+        let keeps = asked.keeps && exchange.upload.is_none();
+        if !keeps {
+            answer.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        put_response(&mut client.out, &answer, length, pieces);
+        let mut download = Download { body: Body::new(length), pieces, passing };
+        match poll_fn(|cx| exchange.poll_download(cx, client, &mut download)).await {
+            Ok(()) => {
+                self.host = exchange.into_host().filter(|_| host_keeps);
+                return Ok(if keeps { Next::Another } else { Next::End });
+            }
+            Err(Broken::Client) if counted => exchange.drain(download).await,
+            Err(broken @ (Broken::Stray | Broken::Request(_))) => {
+                download.passing.refused(&broken.refusal(&self.target));
+            }
+            Err(Broken::Client | Broken::Host | Broken::Answer) => {}
+        }
+        Ok(Next::Cut)
+    }
+}
+
+/// Lets both sides speak as they like from now on.
+async fn switch(
+    client: &mut Side<impl Stream>,
+    host: Side<Wire>,
+    answer: &response::Parts,
+    passing: Passing,
+) {
+    put_response(&mut client.out, answer, Length::None(None), Pieces::Bare);
+    if poll_fn(|cx| client.poll_send(cx)).await.is_err() {
+        return;
+    }
+    let mut theirs = Prefixed::new(client.read.split(), &mut client.stream);
+    let mut ours = Counted::new(Prefixed::new(host.read, host.stream), passing.note());
+    let _ = copy_bidirectional(&mut theirs, &mut ours).await;
+}

@@ -1,0 +1,366 @@
+//! One request on its way: is it what it says it is, does it carry what it must not, and what does it need.
+
+use std::sync::Arc;
+
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, IF_RANGE, RANGE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderValue, Method, Response, StatusCode, Uri, Version};
+use ringfence_core::policy::{Host, Verdict, parse_authority};
+
+use crate::answer::{Body, Refusal, whole};
+use crate::credential::Credential;
+use crate::login::{Login, LoginError};
+use crate::meter::Api;
+use crate::note::Note;
+use crate::placeholder::percent_decoded;
+use crate::secret::Secret;
+use crate::session::{Session, Ways};
+
+/// Where a request goes, whatever it says itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) secure: bool,
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+    /// How it is written.
+    authority: String,
+}
+
+impl Target {
+    pub(crate) fn new(secure: bool, host: Host, port: u16) -> Self {
+        let authority = match port == if secure { 443 } else { 80 } {
+            true => host.to_string(),
+            false => format!("{host}:{port}"),
+        };
+        Self { secure, host, port, authority }
+    }
+
+    fn ordinary_port(&self) -> u16 {
+        if self.secure { 443 } else { 80 }
+    }
+
+    /// Whether an authority means it.
+    fn is(&self, authority: &str) -> bool {
+        let means = |(host, port): (Host, Option<u16>)| {
+            host == self.host && port.unwrap_or(self.ordinary_port()) == self.port
+        };
+        authority == self.authority || parse_authority(authority).is_ok_and(means)
+    }
+
+    /// Whether the host of a tunnel, which may or may not name the port, can mean it.
+    pub(crate) fn may_be(&self, authority: &str) -> bool {
+        parse_authority(authority)
+            .is_ok_and(|(host, port)| host == self.host && port.is_none_or(|port| port == self.port))
+    }
+
+    /// What is written down of a request to it.
+    pub(crate) fn note(&self, session: &Arc<Session>, parts: &Parts) -> Note {
+        let mut note = Note::new(session, &self.host, self.port, if self.secure { "tls" } else { "http" });
+        note.method = Some(parts.method.to_string());
+        note.path = Some(parts.uri.path().to_owned());
+        note
+    }
+
+    /// It ended before it had answered.
+    pub(crate) fn broke_off(&self) -> Refusal {
+        Refusal::unreachable(format!("{} broke off", self.host))
+    }
+}
+
+/// Headers that concern one connection alone.
+const HOP_BY_HOP: [HeaderName; 7] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("proxy-authorization"),
+    HeaderName::from_static("proxy-authenticate"),
+    TRAILER,
+    TRANSFER_ENCODING,
+];
+
+/// What becomes of a request.
+pub(crate) enum Decision {
+    /// The broker answers in the place of the host.
+    Answer(Response<Body>),
+    /// It goes to the host, as its head says now.
+    Send(Prepared),
+}
+
+/// What goes with a request, and with its answer.
+pub(crate) struct Prepared {
+    /// What was put on the wire.
+    pub(crate) secrets: Vec<Secret>,
+    /// The login that was used, and its token.
+    login: Option<(Arc<Login>, Secret)>,
+    /// How its answer tells what was used.
+    pub(crate) api: Option<Api>,
+    /// Whether it asks for a websocket.
+    pub(crate) upgrade: bool,
+}
+
+impl Prepared {
+    /// How the answer has to be counted, also if nobody wants it any more: a run has a budget.
+    pub(crate) fn counted(&self, session: &Session) -> Option<Api> {
+        self.api.filter(|_| session.is_bounded())
+    }
+
+    /// Hears how the host has answered: it may not believe a login any more.
+    pub(crate) async fn heard(&self, status: StatusCode) {
+        if let Some((login, token)) = &self.login
+            && status == StatusCode::UNAUTHORIZED
+        {
+            login.doubt(token).await;
+        }
+    }
+}
+
+/// Looks at a request, and makes its head what goes to the host.
+pub(crate) async fn prepare(
+    ways: &Ways,
+    target: &Target,
+    parts: &mut Parts,
+    note: &mut Note,
+) -> Result<Decision, Refusal> {
+    let session = &ways.session;
+    check_honesty(target, parts)?;
+    if let Some(login) = session.login_at(&target.host, target.port)
+        && parts.uri.path() == login.kind.path
+    {
+        return refreshed(ways, login, note).await.map(Decision::Answer);
+    }
+    // The broker speaks to those who refresh logins; a run only if the policy lets it.
+    let rule = match session.judge(&target.host, target.port) {
+        Verdict::Allowed { rule, .. } => rule,
+        Verdict::Denied(denial) => return Err(denial.into()),
+    };
+    let looked = session.looks_into(&target.host, target.port);
+    let upgrade = wants_websocket(parts)?;
+    let path = percent_decoded(parts.uri.path());
+    let path = String::from_utf8_lossy(&path).to_ascii_lowercase();
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&parts.method);
+    check_budget(session, looked, upgrade, reads, &path)?;
+    strip(&mut parts.headers, upgrade);
+    check_placeholders(session, target, &parts.uri, &parts.headers)?;
+    let mut prepared =
+        Prepared { secrets: Vec::new(), login: None, api: Api::of(&path).filter(|_| looked), upgrade };
+    for credential in session.credentials.iter().filter(|one| one.is_for(&target.host, target.port)) {
+        if credential.travels(target.secure) {
+            apply(ways, target, credential, &mut parts.headers, &mut prepared, note).await?;
+        }
+    }
+    if prepared.api.is_some() || !prepared.secrets.is_empty() {
+        // What is packed or cut into pieces cannot be read here.
+        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        parts.headers.remove(RANGE);
+        parts.headers.remove(IF_RANGE);
+    }
+    if parts.headers.get(HOST).is_none_or(|host| host != &target.authority) {
+        let host = target.authority.parse().map_err(|_| Refusal::bad("the host cannot be written"))?;
+        parts.headers.insert(HOST, host);
+    }
+    note.allowed(rule);
+    Ok(Decision::Send(prepared))
+}
+
+/// Puts a credential into the headers of a request to its own host.
+async fn apply(
+    ways: &Ways,
+    target: &Target,
+    credential: &Credential,
+    headers: &mut HeaderMap,
+    prepared: &mut Prepared,
+    note: &mut Note,
+) -> Result<(), Refusal> {
+    let applied = credential.apply(headers, &ways.login_client).await;
+    let used = applied.map_err(|error| no_login(&error))?;
+    if let Some(first) = used.first() {
+        note.credential = Some(credential.name().to_owned());
+        let login = || Some((credential.login()?.clone(), first.clone()));
+        prepared.login = prepared.login.take().or_else(login);
+        prepared.secrets.extend(used);
+    }
+    // What is left of a placeholder is where the host might repeat it.
+    if credential.is_in_headers(headers) { Err(stray(credential, target)) } else { Ok(()) }
+}
+
+/// What agent CLIs say to the hosts of models besides asking the model, as paths end.
+const HARMLESS: [&str; 6] =
+    ["/count_tokens", "/models", "/ps/mcp", "/event_logging/batch", "/metrics", "/settings"];
+
+/// A run that has a budget uses models only in ways that can be counted.
+fn check_budget(
+    session: &Session,
+    looked: bool,
+    upgrade: bool,
+    reads: bool,
+    path: &str,
+) -> Result<(), Refusal> {
+    let refused = |message: &str| Err(Refusal::new(StatusCode::FORBIDDEN, "budget", message));
+    if session.meter().is_over() {
+        return refused("the budget of the run is used up");
+    }
+    let counted = Api::of(path).is_some() || HARMLESS.iter().any(|end| path.ends_with(end));
+    if session.is_bounded() && looked && (upgrade || (!reads && !counted)) {
+        return refused("the run has a budget, and this cannot be counted");
+    }
+    Ok(())
+}
+
+/// A run that refreshes a login by itself is told that it has what it had; whatever has to be done is done here.
+async fn refreshed(ways: &Ways, login: &Arc<Login>, note: &mut Note) -> Result<Response<Body>, Refusal> {
+    login.access(&ways.login_client).await.map_err(|error| no_login(&error))?;
+    note.status = Some(StatusCode::OK.as_u16());
+    note.credential = Some(format!("{} login", login.kind.name));
+    note.allowed("login");
+    let mut response = Response::new(whole(login.answer().to_string()));
+    let json = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+fn no_login(error: &LoginError) -> Refusal {
+    let status = match error {
+        LoginError::Rejected { .. } => StatusCode::UNAUTHORIZED,
+        LoginError::Store { .. } | LoginError::Unreachable { .. } => StatusCode::BAD_GATEWAY,
+    };
+    // Where the person keeps it is none of the run's business.
+    let message = match error {
+        LoginError::Rejected { .. } => "the login is not accepted any more",
+        LoginError::Store { .. } => "the login cannot be read or written",
+        LoginError::Unreachable { .. } => "the login has run out, and nobody gives a new one",
+    };
+    Refusal::new(status, "login", message)
+}
+
+/// A request that could be read in two ways is read in none.
+fn check_honesty(target: &Target, request: &Parts) -> Result<(), Refusal> {
+    let headers = &request.headers;
+    let hosts: Vec<_> = headers.get_all(HOST).iter().collect();
+    let named = hosts.iter().map(|host| host.to_str().unwrap_or("?"));
+    let asked = request.uri.authority().map(Authority::as_str);
+    if hosts.len() > 1 {
+        return Err(Refusal::bad("the request has several hosts"));
+    }
+    if hosts.is_empty() && asked.is_none() {
+        return Err(Refusal::bad("the request has no host"));
+    }
+    if let Some(other) = named.chain(asked).find(|authority| !target.is(authority)) {
+        let message = format!("the request is for {}, and says {}", target.authority, other.escape_debug());
+        return Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, "host-mismatch", message));
+    }
+    if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) {
+        return Err(Refusal::bad("the request has two lengths"));
+    }
+    if headers.get_all(CONTENT_LENGTH).iter().count() > 1 {
+        return Err(Refusal::bad("the request has two lengths"));
+    }
+    if [Method::CONNECT, Method::TRACE].contains(&request.method) {
+        return Err(Refusal::bad("the method is not for hosts"));
+    }
+    Ok(())
+}
+
+fn wants_websocket(request: &Parts) -> Result<bool, Refusal> {
+    match request.headers.get(UPGRADE) {
+        Some(_) if request.version == Version::HTTP_2 => Err(Refusal::bad("HTTP/2 upgrades to nothing")),
+        Some(protocol) if protocol.as_bytes().eq_ignore_ascii_case(b"websocket") => Ok(true),
+        // Any other wish of the kind may be ignored, and is.
+        _ => Ok(false),
+    }
+}
+
+pub(crate) fn strip(headers: &mut HeaderMap, upgrade: bool) {
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name) || [TE, UPGRADE].contains(name)) {
+        return;
+    }
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in HOP_BY_HOP.iter().chain(&named).filter(|name| !(upgrade && **name == UPGRADE)) {
+        headers.remove(name);
+    }
+    // Programs that speak of trailers mean them, and nothing else is spoken of here.
+    if headers.get(TE).is_some_and(|te| te != "trailers") {
+        headers.remove(TE);
+    }
+    if upgrade {
+        headers.insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
+    } else {
+        headers.remove(UPGRADE);
+    }
+}
+
+/// In an address a placeholder is never at its place; in a header only on its way to its own host, by a safe way.
+fn check_placeholders(
+    session: &Session,
+    target: &Target,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    let address = percent_decoded(uri.path_and_query().map(PathAndQuery::as_str).unwrap_or_default());
+    for credential in &session.credentials {
+        let own = credential.is_for(&target.host, target.port) && credential.travels(target.secure);
+        if credential.is_in(&address) || (!own && credential.is_in_headers(headers)) {
+            return Err(stray(credential, target));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn stray(credential: &Credential, target: &Target) -> Refusal {
+    let message = format!("the placeholder of {} does not belong to {}", credential.name(), target.host);
+    Refusal::new(StatusCode::FORBIDDEN, "placeholder", message)
+}
+
+/// Looks at a body on its way, for placeholders that are not of its host.
+pub(crate) struct Watch {
+    session: Arc<Session>,
+    /// The credentials that are not of this host.
+    strangers: Vec<usize>,
+    /// The end of what went before, in which a placeholder may have begun.
+    tail: Vec<u8>,
+    longest: usize,
+}
+
+impl Watch {
+    pub(crate) fn new(session: &Arc<Session>, target: &Target) -> Self {
+        let credentials = session.credentials.iter().enumerate();
+        let strangers: Vec<usize> = credentials
+            .filter(|(_, credential)| !credential.is_for(&target.host, target.port))
+            .map(|(index, _)| index)
+            .collect();
+        let lengths = strangers.iter().flat_map(|index| &session.credentials[*index].swaps);
+        let longest = lengths.map(|(placeholder, _)| placeholder.length()).max().unwrap_or(0);
+        Self { session: Arc::clone(session), strangers, tail: Vec::new(), longest }
+    }
+
+    /// Whether one is in this piece, or between the last one and this.
+    pub(crate) fn is_stray(&mut self, data: &[u8]) -> bool {
+        if self.strangers.is_empty() {
+            return false;
+        }
+        let seam = [&self.tail[..], &data[..data.len().min(self.longest)]].concat();
+        let credentials = &self.session.credentials;
+        let stray = self
+            .strangers
+            .iter()
+            .any(|index| credentials[*index].is_in(&seam) || credentials[*index].is_in(data));
+        let all = [&self.tail[..], data].concat();
+        self.tail = all[all.len().saturating_sub(self.longest)..].to_vec();
+        stray
+    }
+}
+
+/// A body held a placeholder where it does not belong.
+pub(crate) fn strayed(target: &Target) -> Refusal {
+    let message = format!("the body held a placeholder that does not belong to {}", target.host);
+    Refusal::new(StatusCode::FORBIDDEN, "placeholder", message)
+}
