@@ -17,7 +17,11 @@ pub(crate) fn fuzz(seconds: u64) -> anyhow::Result<()> {
     while rounds == 0 || Instant::now() < until {
         let mut command = Command::new("cargo");
         command.args(["nextest", "run", "--locked", "-p", "ringfence-core", "-p", "ringfence-egress", "-E"]);
-        command.arg("test(/reads_back|is_plain|breaks_it|whatever_is_said|however_it_is_cut|nothing_that_comes/)").env("PROPTEST_CASES", CASES);
+        command
+            .arg(
+                "test(/reads_back|is_plain|breaks_it|whatever_is_said|however_it_is_cut|nothing_that_comes/)",
+            )
+            .env("PROPTEST_CASES", CASES);
         ensure!(command.current_dir(root()).status()?.success(), "there is a finding");
         rounds += 1;
     }

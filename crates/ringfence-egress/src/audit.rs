@@ -73,7 +73,7 @@ pub struct Entry {
 /// Writes entries, on a thread of its own: whoever is served does not wait for the disk. All that was noted is written
 /// when this is dropped.
 pub(crate) struct Audit {
-    entries: Option<Sender<Entry>>,
+    lines: Option<Sender<Vec<u8>>>,
     full: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -83,17 +83,16 @@ impl Audit {
         let full = Arc::new(AtomicBool::new(false));
         let mut pages =
             Pages { path: path.to_owned(), file: open(path)?, length: 0, aside: 0, full: Arc::clone(&full) };
-        let (entries, noted) = channel::<Entry>();
+        let (lines, written) = channel::<Vec<u8>>();
         let thread = std::thread::Builder::new().name("audit".into()).spawn(move || {
-            while let Ok(first) = noted.recv() {
+            while let Ok(mut lines) = written.recv() {
                 // As many as come soon, in one go: waking this thread for each would cost more than all the rest.
                 std::thread::park_timeout(SOON);
-                let lines: Vec<u8> =
-                    std::iter::once(first).chain(noted.try_iter()).flat_map(|entry| line(&entry)).collect();
+                written.try_iter().for_each(|line| lines.extend(line));
                 pages.write(&lines);
             }
         })?;
-        Ok(Self { entries: Some(entries), full, thread: Some(thread) })
+        Ok(Self { lines: Some(lines), full, thread: Some(thread) })
     }
 
     /// Whether nothing more can be kept.
@@ -101,27 +100,23 @@ impl Audit {
         self.full.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn write(&self, entry: Entry) {
-        if let Some(entries) = &self.entries {
-            let _ = entries.send(entry);
+    pub(crate) fn write(&self, entry: &Entry) {
+        let Ok(mut line) = serde_json::to_vec(entry) else { return };
+        line.push(b'\n');
+        if let Some(lines) = &self.lines {
+            let _ = lines.send(line);
         }
     }
 }
 
 impl Drop for Audit {
     fn drop(&mut self) {
-        drop(self.entries.take());
+        drop(self.lines.take());
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
         }
     }
-}
-
-fn line(entry: &Entry) -> Vec<u8> {
-    let mut line = serde_json::to_vec(entry).unwrap_or_default();
-    line.push(b'\n');
-    line
 }
 
 /// The file, and how long it has become.
@@ -213,10 +208,10 @@ mod tests {
             duration_ms: 0,
             credential: None,
         };
-        audit.write(entry("first"));
+        audit.write(&entry("first"));
         let mut count = 0;
         while !audit.is_full() {
-            audit.write(entry("later"));
+            audit.write(&entry("later"));
             count += 1;
         }
         drop(audit);

@@ -15,12 +15,11 @@ use tokio::time::timeout;
 
 use crate::answer::Refusal;
 use crate::forward::{DRAINED, DRAINING};
-use crate::http1::{Body, Malformed, Piece, Pieces, take_response};
+use crate::http1::{Body, Length, Malformed, Piece, Pieces, take_response};
 use crate::note::Counts;
 use crate::passing::Passing;
 use crate::prefixed::Stream;
 use crate::request::{Target, Watch, strayed};
-use crate::upstream::Wire;
 
 /// How much is read at once, and where nothing is expected.
 pub(crate) const READ: usize = 8 << 10;
@@ -38,8 +37,9 @@ pub(crate) struct Side<S> {
     pub(crate) seen: usize,
     pub(crate) out: BytesMut,
     unflushed: bool,
-    /// Whether it has said that it says nothing more.
+    /// Whether it has said that it says nothing more, and not just broken off.
     finished: bool,
+    failed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
@@ -51,6 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
             out: BytesMut::new(),
             unflushed: false,
             finished: false,
+            failed: false,
         }
     }
 
@@ -59,7 +60,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
         self.read.reserve(size);
         let reading = pin!(self.stream.read_buf(&mut self.read));
         reading.poll(cx).map(|read| {
-            self.finished = matches!(read, Ok(0));
+            self.failed |= read.is_err();
+            self.finished = !self.failed && matches!(read, Ok(0));
             read.is_ok_and(|count| count > 0)
         })
     }
@@ -80,11 +82,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Nothing happens for a while, and nothing is kept for it.
+    /// Whether nothing is left of what was said, or is to be said.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.read.is_empty() && self.out.is_empty() && !self.unflushed
+    }
+
+    /// Nothing happens for a while, and no room is kept for it.
     pub(crate) fn rest(&mut self) {
-        self.out = BytesMut::new();
-        if self.read.is_empty() {
-            self.read = BytesMut::new();
+        for buffer in [&mut self.read, &mut self.out] {
+            if buffer.is_empty() {
+                *buffer = BytesMut::new();
+            }
         }
     }
 }
@@ -152,28 +160,31 @@ impl Upload {
 
 /// The body of an answer that is on its way.
 pub(crate) struct Download {
-    pub(crate) body: Body,
-    pub(crate) pieces: Pieces,
+    body: Body,
+    pieces: Pieces,
+    /// Whether all of it was taken on.
+    ended: bool,
     pub(crate) passing: Passing,
 }
 
 impl Download {
+    pub(crate) fn new(length: Length, pieces: Pieces, passing: Passing) -> Self {
+        Self { body: Body::new(length), pieces, ended: false, passing }
+    }
+
     fn take(&mut self, from: &mut BytesMut, to: &mut BytesMut) -> Result<Taken, Broken> {
-        while to.len() < FULL {
+        while to.len() < FULL && !self.ended {
             match self.body.take(from).map_err(|_| Broken::Answer)? {
                 Piece::Data(data) => self.pieces.put(to, &self.passing.pass(data)),
                 Piece::Later => return Ok(Taken::Some),
-                Piece::End => {
-                    self.end(to);
-                    return Ok(Taken::All);
-                }
+                Piece::End => self.end(to),
             }
         }
-        Ok(Taken::Enough)
+        Ok(if self.ended { Taken::All } else { Taken::Enough })
     }
 
     fn end(&mut self, to: &mut BytesMut) {
-        self.body = Body::Bytes(0);
+        self.ended = true;
         self.pieces.put(to, &self.passing.rest());
         self.pieces.put_end(to);
     }
@@ -191,8 +202,8 @@ enum Taken {
 }
 
 /// A request and its answer, between two sides.
-pub(crate) struct Exchange {
-    pub(crate) host: Side<Wire>,
+pub(crate) struct Exchange<H> {
+    pub(crate) host: Side<H>,
     /// What is still to be said to the host.
     pub(crate) upload: Option<Upload>,
     /// The host listens no longer. It may have said why.
@@ -201,7 +212,7 @@ pub(crate) struct Exchange {
     pub(crate) watched: bool,
 }
 
-impl Exchange {
+impl<H: Stream> Exchange<H> {
     /// Sends the request, or what has come of it. Ready when there is nothing more to send.
     fn poll_upload(
         &mut self,
@@ -226,10 +237,7 @@ impl Exchange {
                 Poll::Ready(Ok(())) if taken == Taken::Enough => {}
                 Poll::Ready(Ok(())) if taken == Taken::All => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(_)) => {
-                    self.deaf = true;
-                    self.host.rest();
-                }
+                Poll::Ready(Err(_)) => self.deaf = true,
             }
         }
         Poll::Ready(Ok(()))
@@ -315,9 +323,8 @@ impl Exchange {
     }
 
     /// The connection to the host, if nothing is left on it that was said or is to be said.
-    pub(crate) fn into_host(self) -> Option<Side<Wire>> {
-        let clean = !self.deaf && self.upload.is_none() && self.host.read.is_empty();
-        clean.then_some(self.host)
+    pub(crate) fn into_host(self) -> Option<Side<H>> {
+        (!self.deaf && self.upload.is_none() && self.host.is_clean()).then_some(self.host)
     }
 
     /// Reads an answer that nobody wants any more to its end, so that it is counted.
@@ -344,4 +351,92 @@ impl Exchange {
 /// Whether another answer follows this one. Where protocols are switched none does.
 fn is_interim(status: StatusCode) -> bool {
     status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::{Download, Exchange, Side, Upload};
+    use crate::http1::{Body, Length, Pieces};
+    use crate::meter::{Budget, Prices};
+    use crate::note::{Counts, Note};
+    use crate::passing::Passing;
+    use crate::request::{Prepared, Target, Watch};
+    use crate::session::{Session, Setup};
+
+    fn session() -> Arc<Session> {
+        let network = ringfence_core::policy::Network {
+            mode: ringfence_core::policy::NetworkMode::Allow,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            ask: false,
+            local: Vec::new(),
+        };
+        let setup = Setup {
+            network,
+            credentials: Vec::new(),
+            connect_to: "".parse().unwrap(),
+            roots: Vec::new(),
+            prices: Prices::built_in().unwrap(),
+            budget: Budget::default(),
+            ask: None,
+            resolver: None,
+        };
+        Arc::new(Session::new(setup).unwrap())
+    }
+
+    fn target() -> Target {
+        Target::new(false, "host.test".parse().unwrap(), 80)
+    }
+
+    /// The connection to a host that answers before it has heard a body of this length, and holds so much of it unheard.
+    async fn kept(length: usize, held: usize) -> Option<Side<DuplexStream>> {
+        let (mut client, ours) = duplex(1 << 16);
+        let (mut host, theirs) = duplex(held);
+        client.write_all(&vec![b'x'; length]).await.unwrap();
+        host.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        let upload = Upload {
+            body: Body::new(Length::Bytes(length as u64)),
+            pieces: Pieces::Bare,
+            watch: Watch::new(&session(), &target()),
+            counts: Arc::new(Counts::default()),
+        };
+        let host = Side::new(theirs);
+        let mut exchange = Exchange { host, upload: Some(upload), deaf: false, watched: true };
+        let mut client = Side::new(ours);
+        poll_fn(|cx| exchange.poll_answer(cx, &mut client)).await.unwrap();
+        assert!(exchange.upload.is_none());
+        exchange.into_host()
+    }
+
+    /// Otherwise the next request would be taken for the rest of this one.
+    #[tokio::test]
+    async fn a_host_that_has_not_heard_all_is_not_kept() {
+        assert!(kept(100, 200).await.is_some());
+        assert!(kept(300, 200).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn an_answer_ends_once_however_slowly_it_is_heard() {
+        let (mut client, ours) = duplex(1);
+        let (mut host, theirs) = duplex(1 << 10);
+        host.write_all(b"5\r\nhello\r\n0\r\n\r\n").await.unwrap();
+        let session = session();
+        let (mut parts, ()) = http::Response::new(()).into_parts();
+        let note = Note::new(&session, &"host.test", 80, "http");
+        let passing = Passing::begin(&session, Prepared::default(), &mut parts, note).unwrap();
+        let mut download = Download::new(Length::Chunks, Pieces::Chunks, passing);
+        let mut exchange = Exchange { host: Side::new(theirs), upload: None, deaf: false, watched: true };
+        let sending = async {
+            let mut side = Side::new(ours);
+            poll_fn(|cx| exchange.poll_download(cx, &mut side, &mut download)).await
+        };
+        let mut heard = String::new();
+        let (sent, _) = tokio::join!(sending, client.read_to_string(&mut heard));
+        assert_eq!((sent, &*heard), (Ok(()), "5\r\nhello\r\n0\r\n\r\n"));
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{PathAndQuery, Scheme};
-use http::{Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -20,7 +20,7 @@ use crate::answer::{Body, BodyError, Refusal};
 use crate::meter::{Api, Reading};
 use crate::note::{Counted, Counts, Note};
 use crate::passing::{Passing, reading};
-use crate::request::{Decision, Prepared, Target, Watch, prepare, strayed};
+use crate::request::{Decision, Prepared, Target, Watch, is_websocket, prepare, strayed};
 use crate::session::{Busy, Session, Ways};
 use crate::upstream::no_way;
 
@@ -54,12 +54,15 @@ async fn forward(
     let drains = ways.session.is_bounded().then(|| ways.session.busy());
     let passing = Passing::begin(&ways.session, prepared, &mut parts, note)?;
     if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+        if !is_websocket(&parts.headers) {
+            return Err(Refusal::unreachable("the host upgrades to something else"));
+        }
         return switch(theirs, Response::from_parts(parts, body), passing);
     }
     // In the words of the host's own, there may be anything.
     parts.extensions.clear();
     // From here on it counts, whoever goes away.
-    let metered = Metered { body: Some(body), passing, drains };
+    let metered = Metered { body: Some(body), trailers: None, passing, drains };
     Ok(Response::from_parts(parts, metered.boxed_unsync()))
 }
 
@@ -237,12 +240,12 @@ impl http_body::Body for Watched {
             Some(Ok(frame)) => frame,
             other => return Poll::Ready(other.map(|result| result.map_err(Into::into))),
         };
-        if let Some(data) = frame.data_ref() {
-            this.found.counts.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
-            if this.watch.is_stray(data) {
-                this.found.stray.store(true, Ordering::Relaxed);
-                return Poll::Ready(Some(Err("a placeholder is where it does not belong".into())));
-            }
+        let data = frame.data_ref().map_or(&[][..], |data| data);
+        this.found.counts.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
+        if this.watch.is_stray(data) || frame.trailers_ref().is_some_and(|one| this.watch.is_stray_after(one))
+        {
+            this.found.stray.store(true, Ordering::Relaxed);
+            return Poll::Ready(Some(Err("a placeholder is where it does not belong".into())));
         }
         Poll::Ready(Some(Ok(frame)))
     }
@@ -259,6 +262,8 @@ impl http_body::Body for Watched {
 /// An answer that is counted, and noted when it has come to its end.
 struct Metered {
     body: Option<Incoming>,
+    /// What follows the body.
+    trailers: Option<HeaderMap>,
     passing: Passing,
     /// Whether it is read to its end, also when nobody wants it any more: it has to be counted.
     drains: Option<Busy>,
@@ -273,21 +278,28 @@ impl http_body::Body for Metered {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let Some(body) = &mut this.body else { return Poll::Ready(None) };
-        let frame = match ready!(Pin::new(body).poll_frame(cx)) {
-            Some(Ok(frame)) => frame,
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(this.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
+        };
+        let data = match ready!(Pin::new(body).poll_frame(cx)).transpose()?.map(Frame::into_data) {
+            Some(Ok(data)) => this.passing.pass(data),
+            // It is over, but for what is held back and what follows.
             end => {
                 this.body = None;
-                let rest = Some(this.passing.rest()).filter(|rest| !rest.is_empty());
-                let rest = rest.map(|rest| Ok(Frame::data(rest)));
-                return Poll::Ready(end.map(|result| result.map_err(Into::into)).or(rest));
+                this.trailers = end.and_then(Result::err).and_then(|frame| frame.into_trailers().ok());
+                this.trailers.iter_mut().for_each(|trailers| this.passing.pass_trailers(trailers));
+                this.passing.rest()
             }
         };
-        Poll::Ready(Some(Ok(frame.map_data(|data| this.passing.pass(data)))))
+        if this.body.is_none() && data.is_empty() {
+            return Poll::Ready(this.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
+        }
+        Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.passing.is_empty() && self.body.as_ref().is_none_or(Incoming::is_end_stream)
+        let nothing = self.passing.is_empty() && self.trailers.is_none();
+        nothing && self.body.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -289,7 +289,9 @@ fn take_of(left: &mut u64, bytes: &mut BytesMut) -> Bytes {
 pub(crate) fn put_request(out: &mut BytesMut, parts: &request::Parts, length: Length) {
     out.reserve(GROWTH);
     let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    put(out, &[parts.method.as_str().as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\n"]);
+    // An address may have a query and no path.
+    let root: &[u8] = if path.starts_with('?') { b"/" } else { b"" };
+    put(out, &[parts.method.as_str().as_bytes(), b" ", root, path.as_bytes(), b" HTTP/1.1\r\n"]);
     put_headers(out, &parts.headers, length, length.pieces(true));
 }
 
@@ -331,7 +333,7 @@ pub(crate) enum Pieces {
 }
 
 impl Pieces {
-    /// Writes a piece, which is not empty.
+    /// Writes a piece.
     pub(crate) fn put(self, out: &mut BytesMut, data: &[u8]) {
         match self {
             _ if data.is_empty() => {}
@@ -529,7 +531,8 @@ mod tests {
         all
     }
 
-    const LINES: [&str; 9] = [
+    const LINES: [&str; 10] = [
+        "GET http://x?y HTTP/1.1\r\n",
         "GET /a HTTP/1.1\r\n",
         "POST /b?c HTTP/1.1\r\n",
         "POST http://x/d HTTP/1.1\r\n",

@@ -96,7 +96,7 @@ impl Drop for Note {
         if self.forgotten {
             return;
         }
-        self.session.write(Entry {
+        self.session.write(&Entry {
             at_ms: now_ms(),
             decision: self.outcome,
             rule: kept(std::mem::take(&mut self.rule)),

@@ -33,7 +33,7 @@ impl Passing {
         let api = prepared.api;
         let scrubs: Vec<Scrub> = prepared.secrets.into_iter().map(Scrub::new).collect();
         scrubs.iter().for_each(|scrub| scrub.headers(&mut parts.headers));
-        if prepared.upgrade && parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
+        if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Self { reading: None, scrubs, note });
         }
         if !scrubs.is_empty() && is_packed(&parts.headers) {
@@ -62,6 +62,11 @@ impl Passing {
             rest = [held, scrub.rest().unwrap_or_default()].concat().into();
         }
         rest
+    }
+
+    /// What may go on of what follows a body.
+    pub(crate) fn pass_trailers(&self, trailers: &mut HeaderMap) {
+        self.scrubs.iter().for_each(|scrub| scrub.headers(trailers));
     }
 
     /// Whether nothing is held back.

@@ -22,7 +22,7 @@ use crate::http1::{
 use crate::note::{Counted, Note};
 use crate::passing::Passing;
 use crate::prefixed::{Prefixed, Stream};
-use crate::request::{Decision, Prepared, Target, Watch, prepare};
+use crate::request::{Decision, Prepared, Target, Watch, is_websocket, prepare};
 use crate::session::Ways;
 use crate::tunnel::IDLE_PATIENCE;
 use crate::upstream::Wire;
@@ -64,8 +64,8 @@ struct Relay<S> {
     ways: Arc<Ways>,
     target: Target,
     client: Side<S>,
-    /// A connection that has served before and may do so again.
-    host: Option<Side<Wire>>,
+    /// A connection that has served before and may do so again, and since when it waits.
+    host: Option<(Side<Wire>, Instant)>,
     /// Since when a request is waited for, and what tells that it takes long.
     since: Instant,
     clock: Pin<Box<Sleep>>,
@@ -88,10 +88,7 @@ struct Asked {
 impl<S: Stream> Relay<S> {
     /// The next request, or nothing if there is none.
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<request::Parts>, Malformed>> {
-        // A host that goes away, or speaks unasked, is not kept.
-        if self.host.as_mut().is_some_and(|host| host.poll_read(cx, 1).is_ready()) {
-            self.host = None;
-        }
+        self.poll_host(cx);
         loop {
             if let Some(parts) = take_request(&mut self.client.read, &mut self.client.seen)? {
                 return Poll::Ready(Ok(Some(parts)));
@@ -105,6 +102,13 @@ impl<S: Stream> Relay<S> {
         self.poll_silence(cx).map(|()| Ok(None))
     }
 
+    /// A host that goes away, or speaks unasked, is not kept.
+    fn poll_host(&mut self, cx: &mut Context<'_>) {
+        if self.host.as_mut().is_some_and(|(host, _)| host.poll_read(cx, 1).is_ready()) {
+            self.host = None;
+        }
+    }
+
     /// Ready when nothing was said for too long. The clock is not set anew for each request: that would cost as much as
     /// reading it.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -116,7 +120,7 @@ impl<S: Stream> Relay<S> {
             let next = match silence >= SOON {
                 true => {
                     self.client.rest();
-                    self.host.iter_mut().for_each(Side::rest);
+                    self.host.iter_mut().for_each(|(host, _)| host.rest());
                     IDLE_PATIENCE
                 }
                 false => SOON,
@@ -128,6 +132,9 @@ impl<S: Stream> Relay<S> {
 
     async fn serve(&mut self) -> Next {
         self.since = Instant::now();
+        if self.clock.deadline() > self.since + SOON {
+            self.clock.as_mut().reset(self.since + SOON);
+        }
         let mut parts = match poll_fn(|cx| self.poll_request(cx)).await {
             Ok(Some(parts)) => parts,
             Ok(None) => return Next::End,
@@ -141,12 +148,14 @@ impl<S: Stream> Relay<S> {
         let keeps = keeps_alive(parts.version, &parts.headers);
         let head_only = parts.method == Method::HEAD;
         let mut note = self.target.note(&self.ways.session, &parts);
+        let chunks = parts.version == Version::HTTP_11;
+        let expects = parts.headers.remove(EXPECT).is_some() && chunks;
         let asked = request_length(&parts).map(|length| Asked {
             length,
             head_only,
-            chunks: parts.version == Version::HTTP_11,
+            chunks,
             keeps,
-            waits: parts.headers.remove(EXPECT).is_some() && !length.is_none(),
+            waits: expects && !length.is_none(),
         });
         let served = match asked {
             Ok(asked) => self.exchange(asked, parts, note).await,
@@ -229,8 +238,15 @@ impl<S: Stream> Relay<S> {
         parts: &request::Parts,
         counted: bool,
         note: &Note,
-    ) -> Result<Option<(Exchange, response::Parts)>, Refusal> {
-        let mut kept = self.host.take().filter(|_| self.since.elapsed() < KEPT);
+    ) -> Result<Option<(Exchange<Wire>, response::Parts)>, Refusal> {
+        // It may have gone away while the request was looked at.
+        poll_fn(|cx| {
+            self.poll_host(cx);
+            Poll::Ready(())
+        })
+        .await;
+        let kept = self.host.take().filter(|(_, since)| since.elapsed() < KEPT);
+        let mut kept = kept.map(|(host, _)| host);
         if asked.waits {
             self.client.out.put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
@@ -272,7 +288,7 @@ impl<S: Stream> Relay<S> {
     /// Carries an answer to whoever asked.
     async fn carry(
         &mut self,
-        mut exchange: Exchange,
+        mut exchange: Exchange<Wire>,
         mut answer: response::Parts,
         asked: Asked,
         prepared: Prepared,
@@ -283,7 +299,7 @@ impl<S: Stream> Relay<S> {
         let counted = prepared.counted(&session).is_some();
         let switches = answer.status == StatusCode::SWITCHING_PROTOCOLS;
         let length = match response_length(asked.head_only, &answer) {
-            _ if switches && prepared.upgrade => Length::Rest,
+            _ if switches && prepared.upgrade && is_websocket(&answer.headers) => Length::Rest,
             Ok(length) if !switches => length,
             _ => {
                 let refusal = Broken::Answer.refusal(&self.target);
@@ -303,19 +319,24 @@ impl<S: Stream> Relay<S> {
             answer.headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         put_response(&mut client.out, &answer, length, pieces);
-        let mut download = Download { body: Body::new(length), pieces, passing };
+        let mut download = Download::new(length, pieces, passing);
         match poll_fn(|cx| exchange.poll_download(cx, client, &mut download)).await {
             Ok(()) => {
-                self.host = exchange.into_host().filter(|_| host_keeps);
-                return Ok(if keeps { Next::Another } else { Next::End });
+                let kept = exchange.into_host().filter(|_| host_keeps);
+                self.host = kept.map(|host| (host, Instant::now()));
+                Ok(if keeps { Next::Another } else { Next::End })
             }
-            Err(Broken::Client) if counted => exchange.drain(download).await,
-            Err(broken @ (Broken::Stray | Broken::Request(_))) => {
-                download.passing.refused(&broken.refusal(&self.target));
+            Err(broken) => {
+                if let Broken::Stray | Broken::Request(_) = broken {
+                    download.passing.refused(&broken.refusal(&self.target));
+                }
+                // Whatever the client does, what it has caused counts.
+                if counted {
+                    exchange.drain(download).await;
+                }
+                Ok(Next::Cut)
             }
-            Err(Broken::Client | Broken::Host | Broken::Answer) => {}
         }
-        Ok(Next::Cut)
     }
 }
 

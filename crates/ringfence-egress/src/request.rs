@@ -8,7 +8,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderValue, Method, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Method, Response, StatusCode, Version};
 use ringfence_core::policy::{Host, Verdict, parse_authority};
 
 use crate::answer::{Body, Refusal, whole};
@@ -91,6 +91,7 @@ pub(crate) enum Decision {
 }
 
 /// What goes with a request, and with its answer.
+#[derive(Default)]
 pub(crate) struct Prepared {
     /// What was put on the wire.
     pub(crate) secrets: Vec<Secret>,
@@ -144,9 +145,9 @@ pub(crate) async fn prepare(
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&parts.method);
     check_budget(session, looked, upgrade, reads, &path)?;
     strip(&mut parts.headers, upgrade);
-    check_placeholders(session, target, &parts.uri, &parts.headers)?;
-    let mut prepared =
-        Prepared { secrets: Vec::new(), login: None, api: Api::of(&path).filter(|_| looked), upgrade };
+    check_placeholders(session, target, parts)?;
+    let api = Api::of(&path).filter(|_| looked);
+    let mut prepared = Prepared { api, upgrade, ..Prepared::default() };
     for credential in session.credentials.iter().filter(|one| one.is_for(&target.host, target.port)) {
         if credential.travels(target.secure) {
             apply(ways, target, credential, &mut parts.headers, &mut prepared, note).await?;
@@ -264,13 +265,19 @@ fn check_honesty(target: &Target, request: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether these headers are about a websocket, and nothing else besides.
+pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let first = protocols.next().is_some_and(|name| name.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    first && protocols.next().is_none()
+}
+
 fn wants_websocket(request: &Parts) -> Result<bool, Refusal> {
-    match request.headers.get(UPGRADE) {
-        Some(_) if request.version == Version::HTTP_2 => Err(Refusal::bad("HTTP/2 upgrades to nothing")),
-        Some(protocol) if protocol.as_bytes().eq_ignore_ascii_case(b"websocket") => Ok(true),
-        // Any other wish of the kind may be ignored, and is.
-        _ => Ok(false),
+    if request.version == Version::HTTP_2 && request.headers.contains_key(UPGRADE) {
+        return Err(Refusal::bad("HTTP/2 upgrades to nothing"));
     }
+    // Any other wish of the kind may be ignored, and is.
+    Ok(is_websocket(&request.headers))
 }
 
 pub(crate) fn strip(headers: &mut HeaderMap, upgrade: bool) {
@@ -298,17 +305,13 @@ pub(crate) fn strip(headers: &mut HeaderMap, upgrade: bool) {
     }
 }
 
-/// In an address a placeholder is never at its place; in a header only on its way to its own host, by a safe way.
-fn check_placeholders(
-    session: &Session,
-    target: &Target,
-    uri: &Uri,
-    headers: &HeaderMap,
-) -> Result<(), Refusal> {
-    let address = percent_decoded(uri.path_and_query().map(PathAndQuery::as_str).unwrap_or_default());
+/// In a method or an address a placeholder is never at its place; in a header only on its way to its own host, by a safe way.
+fn check_placeholders(session: &Session, target: &Target, parts: &Parts) -> Result<(), Refusal> {
+    let address = percent_decoded(parts.uri.path_and_query().map(PathAndQuery::as_str).unwrap_or_default());
     for credential in &session.credentials {
         let own = credential.is_for(&target.host, target.port) && credential.travels(target.secure);
-        if credential.is_in(&address) || (!own && credential.is_in_headers(headers)) {
+        let astray = credential.is_in(&address) || credential.is_in(parts.method.as_str().as_bytes());
+        if astray || (!own && credential.is_in_headers(&parts.headers)) {
             return Err(stray(credential, target));
         }
     }
@@ -356,6 +359,11 @@ impl Watch {
         let all = [&self.tail[..], data].concat();
         self.tail = all[all.len().saturating_sub(self.longest)..].to_vec();
         stray
+    }
+
+    /// Whether one is in what follows a body.
+    pub(crate) fn is_stray_after(&self, trailers: &HeaderMap) -> bool {
+        self.strangers.iter().any(|index| self.session.credentials[*index].is_in_headers(trailers))
     }
 }
 

@@ -198,7 +198,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn write(&self, entry: Entry) {
+    pub(crate) fn write(&self, entry: &Entry) {
         if let Some(audit) = self.audit.get() {
             audit.write(entry);
         }

@@ -235,7 +235,7 @@ fn add(roots: &mut RootCertStore, pem: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects a pool of connections.
+/// Makes connections, for pools and for others.
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub(crate) upstream: Arc<Upstream>,

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -81,11 +81,15 @@ fn telling<T: Send + 'static>(serve: impl Fn(TcpStream) -> T + Send + 'static) -
 }
 
 fn read_head(stream: &mut TcpStream) -> String {
-    let (mut head, mut byte) = (Vec::new(), [0]);
-    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count > 0) {
-        head.push(byte[0]);
+    read_until(stream, b"\r\n\r\n")
+}
+
+fn read_until(stream: &mut TcpStream, end: &[u8]) -> String {
+    let (mut read, mut byte) = (Vec::new(), [0]);
+    while !read.ends_with(end) && stream.read(&mut byte).is_ok_and(|count| count > 0) {
+        read.push(byte[0]);
     }
-    String::from_utf8(head).unwrap()
+    String::from_utf8(read).unwrap()
 }
 
 fn read_exactly(stream: &mut TcpStream, count: usize) -> Vec<u8> {
@@ -273,9 +277,7 @@ fn an_answer_that_is_cut_off_does_not_look_whole() {
         let mut client = scene.tunnel();
         client.write_all(GET).unwrap();
         let head = read_head(&mut client);
-        // Nothing follows a whole one but the next, which is not asked for.
-        client.shutdown(Shutdown::Write).unwrap();
-        let body = String::from_utf8(read_rest(&mut client)).unwrap();
+        let body = read_until(&mut client, b"0\r\n\r\n");
         assert!(body.contains("half"), "{head}{body}");
         assert_eq!(body.ends_with("0\r\n\r\n"), whole, "{head}{body}");
     }
@@ -395,4 +397,33 @@ fn a_websocket_is_let_through_with_all_that_was_said_already() {
     client.write_all(head.as_bytes()).unwrap();
     assert!(read_head(&mut client).starts_with("HTTP/1.1 101"));
     assert_eq!(read_rest(&mut client), b"firsthello");
+}
+
+#[test]
+fn nothing_but_a_websocket_is_switched_to() {
+    // Somebody who wants two things is heard as if it wanted none.
+    let (address, heads) = telling(|mut stream| {
+        let head = read_head(&mut stream);
+        stream.write_all(OK).unwrap();
+        head
+    });
+    let scene = Scene::before(address);
+    for wish in ["Upgrade: websocket\r\nUpgrade: h2c\r\n", "Upgrade: h2c\r\n", "Upgrade: websocket, h2c\r\n"]
+    {
+        let mut client = scene.tunnel();
+        let head = format!("GET / HTTP/1.1\r\nHost: host.test\r\nConnection: Upgrade\r\n{wish}\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        assert!(read_head(&mut client).starts_with("HTTP/1.1 200"));
+        let head = heads.recv_timeout(PATIENCE).unwrap().to_ascii_lowercase();
+        assert!(!head.contains("upgrade"), "{head}");
+    }
+    // Nor does a host have its way.
+    let scene = Scene::before(host(|mut stream| {
+        read_head(&mut stream);
+        stream.write_all(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n").unwrap();
+    }));
+    let mut client = scene.tunnel();
+    let head = "GET / HTTP/1.1\r\nHost: host.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    client.write_all(head.as_bytes()).unwrap();
+    assert!(read_head(&mut client).starts_with("HTTP/1.1 502"));
 }
