@@ -295,7 +295,6 @@ fn killing_ringfence_while_the_gate_is_stopped_ends_everything_too() {
 /// Takes the gate's socket, says that all went well, and kills the gate. Only root gets that far.
 #[test]
 fn a_forged_end_is_not_believed() {
-    let place = Place::new();
     let code = r#"import ctypes, json, os, signal, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 gate = os.getppid()
@@ -306,14 +305,18 @@ if os.fork() == 0:
     os.setsid(); open("left.pid", "w").write(str(os.getpid())); signal.pause()
 while not os.path.exists("left.pid") or not open("left.pid").read(): pass
 os.write(fd, struct.pack("<I", len(body)) + body)
-os.kill(gate, 9)
+if sys.argv[1] == "kill": os.kill(gate, 9)
 signal.pause()"#;
-    std::fs::write(place.work().join("forge.py"), code).unwrap();
-    let ran = exec(&place, &[], "exec python3 forge.py");
     let is_root = std::process::Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
-    assert_eq!(ran.code(), if is_root { 125 } else { 9 }, "{}", ran.stderr);
-    if is_root {
-        assert!(!lives(place.pid("left.pid")));
+    // The gate may hear of it, or not live to hear of it.
+    for gate in ["leave", "kill"] {
+        let place = Place::new();
+        std::fs::write(place.work().join("forge.py"), code).unwrap();
+        let ran = exec(&place, &[], &format!("exec python3 forge.py {gate}"));
+        assert_eq!(ran.code(), if is_root { 125 } else { 9 }, "{gate}: {}", ran.stderr);
+        if is_root {
+            assert!(!lives(place.pid("left.pid")));
+        }
     }
 }
 

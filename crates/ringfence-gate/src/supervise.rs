@@ -48,6 +48,9 @@ pub enum GateError {
     /// The kernel does not let the first process of a sandbox go.
     #[error("the first process of the sandbox does not end")]
     Stuck,
+    /// The host has left, or believes that it has heard the end: nothing that came from the gate. Everything is ended.
+    #[error("nobody hears how the run has ended")]
+    Unheard,
     /// Somebody sent the gate a signal to end. Everything is ended.
     #[error("the gate was told to end by somebody else than ringfence")]
     Told,
@@ -244,17 +247,17 @@ impl Watch<'_> {
 
     /// Tells the host before the last of all ends, which takes the kernel a while: both have something to do meanwhile.
     fn see_out(mut self) -> Result<(), GateError> {
-        self.report(&Ending::default(), 0)?;
+        let heard = self.report(&Ending::default(), 0);
         self.spawner.clear();
         let deadline = Instant::now() + KILLING;
         while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
             if let Reaped::NoneLeft = self.reap()? {
-                return Ok(());
+                return heard;
             }
             self.wait_for_deaths(rest)?;
         }
         match self.kill()? {
-            0 => Ok(()),
+            0 => heard,
             _ => Err(GateError::Stuck),
         }
     }
@@ -307,15 +310,15 @@ impl Watch<'_> {
         self.report(ending, survivors)
     }
 
-    /// The host may be gone; then there is nobody to tell.
+    /// The host may be gone, or have believed somebody else; then this is no end in order.
     fn report(&mut self, ending: &Ending, survivors: u32) -> Result<(), GateError> {
         let status = self.spawner.last_word().or(self.status).unwrap_or(Status::Signal(9));
         let Ending { leftovers, limit } = *ending;
         // A run that got over what it was refused has nothing to complain of.
         let in_vain = || self.spawner.exhausted().or_else(|| self.full.then_some(Limit::Processes));
         let limit = limit.or_else(|| in_vain().filter(|_| status != Status::Code(0)));
-        let _ = write_frame(&self.host, &Report::Ended { status, leftovers, survivors, limit });
-        Ok(())
+        let ended = Report::Ended { status, leftovers, survivors, limit };
+        write_frame(&self.host, &ended).map_err(|_| GateError::Unheard)
     }
 
     fn signal(&self, signal: Unix) -> Result<u32, GateError> {

@@ -30,10 +30,15 @@ fn main() -> ExitCode {
     match first.as_deref().and_then(|argument| argument.to_str()) {
         Some(GATE_ARGUMENT) => {
             let spawner = &mut gate::AnySpawner::default();
-            report::hidden(match std::env::args_os().nth(2) {
+            let ended = match std::env::args_os().nth(2) {
                 Some(socket) => ringfence_gate::run_at(Path::new(&socket), spawner),
                 None => ringfence_gate::run(spawner),
-            })
+            };
+            match ended {
+                // Then nobody reads it either.
+                Err(ringfence_gate::GateError::Unheard) => ExitCode::from(125),
+                ended => report::hidden(ended),
+            }
         }
         Some(ringfence_agents::demo::ARGUMENT) => {
             report::hidden(ringfence_agents::demo::act(std::io::stdout(), &|name| std::env::var(name).ok()))
