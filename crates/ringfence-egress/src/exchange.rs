@@ -362,32 +362,10 @@ mod tests {
 
     use super::{Download, Exchange, Side, Upload};
     use crate::http1::{Body, Length, Pieces};
-    use crate::meter::{Budget, Prices};
     use crate::note::{Counts, Note};
     use crate::passing::Passing;
     use crate::request::{Prepared, Target, Watch};
-    use crate::session::{Session, Setup};
-
-    fn session() -> Arc<Session> {
-        let network = ringfence_core::policy::Network {
-            mode: ringfence_core::policy::NetworkMode::Allow,
-            allow: Vec::new(),
-            deny: Vec::new(),
-            ask: false,
-            local: Vec::new(),
-        };
-        let setup = Setup {
-            network,
-            credentials: Vec::new(),
-            connect_to: "".parse().unwrap(),
-            roots: Vec::new(),
-            prices: Prices::built_in().unwrap(),
-            budget: Budget::default(),
-            ask: None,
-            resolver: None,
-        };
-        Arc::new(Session::new(setup).unwrap())
-    }
+    use crate::session::idle_session;
 
     fn target() -> Target {
         Target::new(false, "host.test".parse().unwrap(), 80)
@@ -402,7 +380,7 @@ mod tests {
         let upload = Upload {
             body: Body::new(Length::Bytes(length as u64)),
             pieces: Pieces::Bare,
-            watch: Watch::new(&session(), &target()),
+            watch: Watch::new(&idle_session(Vec::new()), &target()),
             counts: Arc::new(Counts::default()),
         };
         let host = Side::new(theirs);
@@ -425,7 +403,7 @@ mod tests {
         let (mut client, ours) = duplex(1);
         let (mut host, theirs) = duplex(1 << 10);
         host.write_all(b"5\r\nhello\r\n0\r\n\r\n").await.unwrap();
-        let session = session();
+        let session = idle_session(Vec::new());
         let (mut parts, ()) = http::Response::new(()).into_parts();
         let note = Note::new(&session, &"host.test", 80, "http");
         let passing = Passing::begin(&session, Prepared::default(), &mut parts, note).unwrap();

@@ -112,3 +112,47 @@ fn is_packed(headers: &HeaderMap) -> bool {
         .get(CONTENT_ENCODING)
         .is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use http::HeaderMap;
+    use http::header::HeaderValue;
+
+    use super::Passing;
+    use crate::note::Note;
+    use crate::providers::{Sources, find};
+    use crate::request::{Prepared, Target, Watch};
+    use crate::secret::Secret;
+    use crate::session::idle_session;
+
+    fn trailers(value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(http::header::ETAG, HeaderValue::try_from(value).unwrap())])
+    }
+
+    #[test]
+    fn what_follows_a_body_is_looked_at_too() {
+        let env = BTreeMap::from([("ANTHROPIC_API_KEY".to_owned(), "sk-ant-api03-real".to_owned())]);
+        let nowhere = Path::new("/nonexistent");
+        let sources =
+            Sources { env: &env, moved: &[], home: nowhere, state: nowhere, keychain: None, base_url: None };
+        let credentials = find(&["anthropic"], sources).unwrap();
+        let placeholder = credentials[0].inside().env["ANTHROPIC_API_KEY"].clone();
+        let session = idle_session(credentials);
+        // On its way out: a placeholder that is not of this host.
+        let stranger = Target::new(true, "host.test".parse().unwrap(), 443);
+        assert!(Watch::new(&session, &stranger).is_stray_after(&trailers(&placeholder)));
+        assert!(!Watch::new(&session, &stranger).is_stray_after(&trailers("other")));
+        // On its way in: a secret.
+        let mut prepared = Prepared::default();
+        prepared.secrets.push(Secret::new("sk-ant-api03-real".into()));
+        let (mut parts, ()) = http::Response::new(()).into_parts();
+        let note = Note::new(&session, &"host.test", 443, "tls");
+        let passing = Passing::begin(&session, prepared, &mut parts, note).unwrap();
+        let mut said = trailers("key sk-ant-api03-real");
+        passing.pass_trailers(&mut said);
+        assert_eq!(said[http::header::ETAG], "key *****************");
+    }
+}

@@ -291,3 +291,20 @@ pub fn system_bundle() -> Option<(PathBuf, String)> {
     let read = |path: &str| Some((std::fs::canonicalize(path).ok()?, std::fs::read_to_string(path).ok()?));
     BUNDLES.into_iter().find_map(read)
 }
+
+/// A session that reaches nobody, for tests.
+#[cfg(test)]
+pub(crate) fn idle_session(credentials: Vec<Credential>) -> Arc<Session> {
+    let mode = NetworkMode::Allow;
+    let setup = Setup {
+        network: Network { mode, allow: Vec::new(), deny: Vec::new(), ask: false, local: Vec::new() },
+        credentials,
+        connect_to: ConnectTo::default(),
+        roots: Vec::new(),
+        prices: Prices::built_in().unwrap(),
+        budget: Budget::default(),
+        ask: None,
+        resolver: None,
+    };
+    Arc::new(Session::new(setup).unwrap())
+}
