@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::shell::{is_root, root, run};
+use crate::shell::{is_in, is_root, root, run};
 
 /// Programs and the Debian packages that bring them. `srt` starts nothing without the second and the third.
 const SANDBOXES: [(&str, &str); 3] = [("bwrap", "bubblewrap"), ("rg", "ripgrep"), ("socat", "socat")];
@@ -41,7 +41,7 @@ pub(crate) fn path_word() -> String {
 
 /// Whether a peer is here.
 pub(crate) fn has(program: &str) -> bool {
-    std::env::split_paths(&path()).any(|directory| directory.join(program).is_file())
+    is_in(&path(), program)
 }
 
 pub(crate) fn sandboxes() {

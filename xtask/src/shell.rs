@@ -1,5 +1,6 @@
 //! Running other programs, loudly.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -44,8 +45,12 @@ fn command(words: &[&str]) -> anyhow::Result<Command> {
 
 /// Whether a program is in the path.
 pub(crate) fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    is_in(&std::env::var_os("PATH").unwrap_or_default(), program)
+}
+
+/// Whether a program is in such a path.
+pub(crate) fn is_in(path: &OsStr, program: &str) -> bool {
+    std::env::split_paths(path).any(|directory| directory.join(program).is_file())
 }
 
 /// Where cargo puts a program.

@@ -37,22 +37,14 @@ pub(crate) struct Side<S> {
     pub(crate) seen: usize,
     pub(crate) out: BytesMut,
     unflushed: bool,
-    /// Whether it has said that it says nothing more, and not just broken off.
-    finished: bool,
+    /// Whether it has broken off, and not just said that it says nothing more.
     failed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self {
-            stream,
-            read: BytesMut::new(),
-            seen: 0,
-            out: BytesMut::new(),
-            unflushed: false,
-            finished: false,
-            failed: false,
-        }
+        let (read, out) = (BytesMut::new(), BytesMut::new());
+        Self { stream, read, seen: 0, out, unflushed: false, failed: false }
     }
 
     /// Whether more has come; `false` if nothing comes any more.
@@ -61,7 +53,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
         let reading = pin!(self.stream.read_buf(&mut self.read));
         reading.poll(cx).map(|read| {
             self.failed |= read.is_err();
-            self.finished = !self.failed && matches!(read, Ok(0));
             read.is_ok_and(|count| count > 0)
         })
     }
@@ -298,7 +289,7 @@ impl<H: Stream> Exchange<H> {
                 match self.host.poll_read(cx, READ) {
                     Poll::Ready(true) => continue,
                     // One that is cut off has not ended.
-                    Poll::Ready(false) if download.body == Body::Rest && self.host.finished => {
+                    Poll::Ready(false) if download.body == Body::Rest && !self.host.failed => {
                         download.end(&mut client.out);
                         taken = Taken::All;
                     }
@@ -356,14 +347,18 @@ fn is_interim(status: StatusCode) -> bool {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::io;
+    use std::pin::Pin;
     use std::sync::Arc;
+    use std::task::{Context, Poll};
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 
-    use super::{Download, Exchange, Side, Upload};
+    use super::{Broken, Download, Exchange, Side, Upload};
     use crate::http1::{Body, Length, Pieces};
     use crate::note::{Counts, Note};
     use crate::passing::Passing;
+    use crate::prefixed::Stream;
     use crate::request::{Prepared, Target, Watch};
     use crate::session::idle_session;
 
@@ -398,23 +393,67 @@ mod tests {
         assert!(kept(300, 200).await.is_none());
     }
 
-    #[tokio::test]
-    async fn an_answer_ends_once_however_slowly_it_is_heard() {
+    /// What becomes of an answer of this length, and what is heard of it, byte by byte.
+    async fn slowly(host: impl Stream, length: Length) -> (Result<(), Broken>, String) {
         let (mut client, ours) = duplex(1);
-        let (mut host, theirs) = duplex(1 << 10);
-        host.write_all(b"5\r\nhello\r\n0\r\n\r\n").await.unwrap();
         let session = idle_session(Vec::new());
         let (mut parts, ()) = http::Response::new(()).into_parts();
         let note = Note::new(&session, &"host.test", 80, "http");
         let passing = Passing::begin(&session, Prepared::default(), &mut parts, note).unwrap();
-        let mut download = Download::new(Length::Chunks, Pieces::Chunks, passing);
-        let mut exchange = Exchange { host: Side::new(theirs), upload: None, deaf: false, watched: true };
+        let mut download = Download::new(length, Pieces::Chunks, passing);
+        let mut exchange = Exchange { host: Side::new(host), upload: None, deaf: false, watched: true };
         let sending = async {
             let mut side = Side::new(ours);
             poll_fn(|cx| exchange.poll_download(cx, &mut side, &mut download)).await
         };
         let mut heard = String::new();
         let (sent, _) = tokio::join!(sending, client.read_to_string(&mut heard));
-        assert_eq!((sent, &*heard), (Ok(()), "5\r\nhello\r\n0\r\n\r\n"));
+        (sent, heard)
+    }
+
+    #[tokio::test]
+    async fn an_answer_ends_once_however_slowly_it_is_heard() {
+        const ANSWER: &str = "5\r\nhello\r\n0\r\n\r\n";
+        let (mut host, theirs) = duplex(1 << 10);
+        host.write_all(ANSWER.as_bytes()).await.unwrap();
+        assert_eq!(slowly(theirs, Length::Chunks).await, (Ok(()), ANSWER.to_owned()));
+    }
+
+    /// A host that says something, is cut off, and from then on looks as if it had ended.
+    struct CutOff(u8);
+
+    impl AsyncRead for CutOff {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.0 += 1;
+            match self.0 {
+                1 => buf.put_slice(b"half"),
+                2 => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                _ => {}
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for CutOff {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_was_cut_off_stays_so_however_slowly_it_is_heard() {
+        assert_eq!(slowly(CutOff(0), Length::Rest).await, (Err(Broken::Host), "4\r\nhalf\r\n".to_owned()));
     }
 }

@@ -30,9 +30,9 @@ pub(crate) async fn forward_or_answer(
     target: Target,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let note = target.note(&ways.session, &parts);
-    match forward(&ways, &target, Request::from_parts(parts, body), note).await {
+    let mut note = target.note(&ways.session);
+    note.asks(request.method(), request.uri());
+    match forward(&ways, &target, request, note).await {
         Ok(response) => response,
         Err(refusal) => refusal.answer(&ways.session.network),
     }

@@ -4,8 +4,10 @@
 //! understand it in another way. What can be understood in two ways is not.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Uri, Version, request, response};
+
+use crate::request::connection_words;
 
 /// Longer heads are refused.
 pub(crate) const LONGEST_HEAD: usize = 64 << 10;
@@ -130,9 +132,7 @@ pub(crate) fn take_response(
 
 /// Whether a connection is meant to serve for more. One of HTTP/1.0 never is.
 pub(crate) fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
-    let mut words =
-        headers.get_all(CONNECTION).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    version == Version::HTTP_11 && !words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    version == Version::HTTP_11 && !connection_words(headers).any(|word| word.eq_ignore_ascii_case(b"close"))
 }
 
 /// How long a body is.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use http::{Method, Uri};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::answer::Refusal;
@@ -35,8 +36,8 @@ pub(crate) struct Note {
     since: Instant,
     outcome: Outcome,
     rule: String,
-    pub(crate) method: Option<String>,
-    pub(crate) path: Option<String>,
+    method: Option<String>,
+    path: Option<String>,
     pub(crate) status: Option<u16>,
     pub(crate) credential: Option<String>,
     pub(crate) counts: Arc<Counts>,
@@ -60,6 +61,12 @@ impl Note {
             counts: Arc::default(),
             forgotten: false,
         }
+    }
+
+    /// This was asked for.
+    pub(crate) fn asks(&mut self, method: &Method, uri: &Uri) {
+        self.method = Some(method.to_string());
+        self.path = Some(uri.path().to_owned());
     }
 
     /// It was allowed by this rule.

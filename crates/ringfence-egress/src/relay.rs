@@ -85,6 +85,13 @@ struct Asked {
     waits: bool,
 }
 
+impl Asked {
+    /// Whether another may follow though its body was not read: there is none.
+    fn may_go_on(&self) -> bool {
+        self.keeps && self.length.is_none()
+    }
+}
+
 impl<S: Stream> Relay<S> {
     /// The next request, or nothing if there is none.
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<request::Parts>, Malformed>> {
@@ -139,15 +146,15 @@ impl<S: Stream> Relay<S> {
             Ok(Some(parts)) => parts,
             Ok(None) => return Next::End,
             Err(malformed) => {
-                let (target, refusal) = (&self.target, Refusal::from(malformed));
-                let way = if target.secure { "tls" } else { "http" };
-                Note::new(&self.ways.session, &target.host, target.port, way).refused(&refusal);
+                let refusal = Refusal::from(malformed);
+                self.target.note(&self.ways.session).refused(&refusal);
                 return self.answer(refusal.answer(&self.ways.session.network), false, false).await;
             }
         };
         let keeps = keeps_alive(parts.version, &parts.headers);
         let head_only = parts.method == Method::HEAD;
-        let mut note = self.target.note(&self.ways.session, &parts);
+        let mut note = self.target.note(&self.ways.session);
+        note.asks(&parts.method, &parts.uri);
         let chunks = parts.version == Version::HTTP_11;
         let expects = parts.headers.remove(EXPECT).is_some() && chunks;
         let asked = request_length(&parts).map(|length| Asked {
@@ -168,7 +175,7 @@ impl<S: Stream> Relay<S> {
         match served {
             Ok(next) => next,
             Err(refusal) => {
-                let keeps = keeps && asked.is_ok_and(|asked| asked.length.is_none());
+                let keeps = asked.is_ok_and(|asked| asked.may_go_on());
                 self.answer(refusal.answer(&self.ways.session.network), head_only, keeps).await
             }
         }
@@ -214,8 +221,7 @@ impl<S: Stream> Relay<S> {
             Ok(Decision::Send(prepared)) => prepared,
             Ok(Decision::Answer(own)) => {
                 drop(note);
-                let keeps = asked.keeps && asked.length.is_none();
-                return Ok(self.answer(own, asked.head_only, keeps).await);
+                return Ok(self.answer(own, asked.head_only, asked.may_go_on()).await);
             }
             Err(refusal) => {
                 note.refused(&refusal);

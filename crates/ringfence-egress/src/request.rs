@@ -32,21 +32,17 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn new(secure: bool, host: Host, port: u16) -> Self {
-        let authority = match port == if secure { 443 } else { 80 } {
+        let authority = match port == ordinary_port(secure) {
             true => host.to_string(),
             false => format!("{host}:{port}"),
         };
         Self { secure, host, port, authority }
     }
 
-    fn ordinary_port(&self) -> u16 {
-        if self.secure { 443 } else { 80 }
-    }
-
     /// Whether an authority means it.
     fn is(&self, authority: &str) -> bool {
         let means = |(host, port): (Host, Option<u16>)| {
-            host == self.host && port.unwrap_or(self.ordinary_port()) == self.port
+            host == self.host && port.unwrap_or(ordinary_port(self.secure)) == self.port
         };
         authority == self.authority || parse_authority(authority).is_ok_and(means)
     }
@@ -58,17 +54,19 @@ impl Target {
     }
 
     /// What is written down of a request to it.
-    pub(crate) fn note(&self, session: &Arc<Session>, parts: &Parts) -> Note {
-        let mut note = Note::new(session, &self.host, self.port, if self.secure { "tls" } else { "http" });
-        note.method = Some(parts.method.to_string());
-        note.path = Some(parts.uri.path().to_owned());
-        note
+    pub(crate) fn note(&self, session: &Arc<Session>) -> Note {
+        Note::new(session, &self.host, self.port, if self.secure { "tls" } else { "http" })
     }
 
     /// It ended before it had answered.
     pub(crate) fn broke_off(&self) -> Refusal {
         Refusal::unreachable(format!("{} broke off", self.host))
     }
+}
+
+/// The port of a host that names none.
+pub(crate) fn ordinary_port(secure: bool) -> u16 {
+    if secure { 443 } else { 80 }
 }
 
 /// Headers that concern one connection alone.
@@ -280,17 +278,18 @@ fn wants_websocket(request: &Parts) -> Result<bool, Refusal> {
     Ok(is_websocket(&request.headers))
 }
 
+/// What the headers say of the connection itself.
+pub(crate) fn connection_words(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let values = headers.get_all(CONNECTION).iter();
+    values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
 pub(crate) fn strip(headers: &mut HeaderMap, upgrade: bool) {
     if !headers.keys().any(|name| HOP_BY_HOP.contains(name) || [TE, UPGRADE].contains(name)) {
         return;
     }
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
+    let named: Vec<HeaderName> =
+        connection_words(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
     for name in HOP_BY_HOP.iter().chain(&named).filter(|name| !(upgrade && **name == UPGRADE)) {
         headers.remove(name);
     }
@@ -318,7 +317,7 @@ fn check_placeholders(session: &Session, target: &Target, parts: &Parts) -> Resu
     Ok(())
 }
 
-pub(crate) fn stray(credential: &Credential, target: &Target) -> Refusal {
+fn stray(credential: &Credential, target: &Target) -> Refusal {
     let message = format!("the placeholder of {} does not belong to {}", credential.name(), target.host);
     Refusal::new(StatusCode::FORBIDDEN, "placeholder", message)
 }

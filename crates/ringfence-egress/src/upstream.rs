@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::answer::Refusal;
-use crate::request::Target;
+use crate::request::{Target, ordinary_port};
 use crate::session::system_bundle;
 
 /// How long a host may take to answer a call.
@@ -282,7 +282,7 @@ fn target(uri: &Uri) -> Result<Target, Refusal> {
     let secure = uri.scheme_str() == Some("https");
     let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
     let (host, port) = parse_authority(authority).map_err(|error| Refusal::bad(error.to_string()))?;
-    Ok(Target::new(secure, host, port.unwrap_or(if secure { 443 } else { 80 })))
+    Ok(Target::new(secure, host, port.unwrap_or(ordinary_port(secure))))
 }
 
 impl Connector {
