@@ -11,15 +11,19 @@ use serde_json::Value;
 use crate::shell::{read, root};
 
 /// Which crates a crate may depend on, tests aside. What is not here is not allowed.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("ringfence-core", &[]),
     ("ringfence-gate", &[]),
     ("ringfence-linux", &["ringfence-core", "ringfence-gate"]),
+    ("ringfence-workspace", &["ringfence-core"]),
     ("ringfence-agents", &["ringfence-core"]),
     ("ringfence-store", &["ringfence-core"]),
-    ("ringfence-backends", &["ringfence-core", "ringfence-gate", "ringfence-linux"]),
+    ("ringfence-backends", &["ringfence-core", "ringfence-gate", "ringfence-linux", "ringfence-workspace"]),
     ("ringfence-egress", &["ringfence-core"]),
-    ("ringfence-engine", &["ringfence-core", "ringfence-agents", "ringfence-egress", "ringfence-store"]),
+    (
+        "ringfence-engine",
+        &["ringfence-core", "ringfence-agents", "ringfence-egress", "ringfence-store", "ringfence-workspace"],
+    ),
     ("ringfence-server", &["ringfence-core", "ringfence-egress", "ringfence-store"]),
     (
         "ringfence",
@@ -33,6 +37,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
             "ringfence-backends",
             "ringfence-engine",
             "ringfence-server",
+            "ringfence-workspace",
         ],
     ),
     ("egress-bench", &["ringfence-core", "ringfence-egress"]),

@@ -15,6 +15,15 @@ pub const GUEST_HOME: &str = "/home/agent";
 /// The mark of a file or directory that stands in for a protected path while a run lasts.
 pub const STAND_IN_MARK: &CStr = c"user.ringfence.stand-in";
 
+/// The identity of a directory: device and inode. A name can lead elsewhere later, the identity cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DirectoryId {
+    /// Number of the device.
+    pub device: u64,
+    /// Number of the inode on the device.
+    pub inode: u64,
+}
+
 /// Why a path cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadPath {

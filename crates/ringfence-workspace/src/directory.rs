@@ -1,0 +1,239 @@
+//! A directory that is held open, and everything that is reached from it.
+
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ringfence_core::paths::DirectoryId;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, statat};
+
+use crate::file::{ReadError, read_bounded};
+
+/// Every lookup stays beneath the directory and follows no symbolic link.
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// It cannot be opened.
+    #[error("failed to open {}: {source}", path.display())]
+    Open {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A symbolic link is part of its path.
+    #[error("{} leads through a symbolic link", .0.display())]
+    Link(PathBuf),
+    /// Another directory has its name now.
+    #[error("{} is not the directory that it was when the work was accepted", .0.display())]
+    Replaced(PathBuf),
+}
+
+/// A directory, held open. Names are relative to it, and no lookup leaves it or follows a symbolic link.
+#[derive(Debug)]
+pub struct Directory {
+    descriptor: OwnedFd,
+    id: DirectoryId,
+}
+
+/// What kind of file an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A Unix socket.
+    Socket,
+    /// A FIFO or a device.
+    Other,
+}
+
+impl From<FileType> for EntryKind {
+    fn from(kind: FileType) -> Self {
+        match kind {
+            FileType::RegularFile => EntryKind::File,
+            FileType::Directory => EntryKind::Directory,
+            FileType::Symlink => EntryKind::Link,
+            FileType::Socket => EntryKind::Socket,
+            _ => EntryKind::Other,
+        }
+    }
+}
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: OsString,
+    /// What it names. Not the target of a link.
+    pub kind: EntryKind,
+}
+
+/// What the kernel says of a file, links not followed.
+#[derive(Debug, Clone, Copy)]
+pub struct Metadata(Stat);
+
+#[allow(clippy::unnecessary_cast, reason = "the fields differ in width between platforms")]
+impl Metadata {
+    /// What kind of file it is.
+    pub fn kind(&self) -> EntryKind {
+        FileType::from_raw_mode(self.0.st_mode).into()
+    }
+
+    /// Device and inode.
+    pub fn id(&self) -> DirectoryId {
+        DirectoryId { device: self.0.st_dev as u64, inode: self.0.st_ino as u64 }
+    }
+
+    /// Number of hard links.
+    pub fn links(&self) -> u64 {
+        self.0.st_nlink as u64
+    }
+
+    /// Length in bytes.
+    pub fn length(&self) -> u64 {
+        u64::try_from(self.0.st_size).unwrap_or(0)
+    }
+
+    /// Permission bits.
+    pub fn permissions(&self) -> u32 {
+        (self.0.st_mode as u32) & 0o7777
+    }
+
+    /// Time of the last change of content or metadata, in seconds and nanoseconds. A program cannot set it.
+    pub fn changed(&self) -> (i64, i64) {
+        (self.0.st_ctime as i64, self.0.st_ctime_nsec as i64)
+    }
+
+    /// Time of the last change of content, in seconds and nanoseconds.
+    pub fn modified(&self) -> (i64, i64) {
+        (self.0.st_mtime as i64, self.0.st_mtime_nsec as i64)
+    }
+}
+
+impl Directory {
+    /// Opens a directory by its absolute path, no part of which may be a symbolic link.
+    pub fn open(path: &Path) -> Result<Self, DirectoryError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let opened =
+            openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).map_err(io::Error::from);
+        let found = opened.and_then(|descriptor| Self::of(descriptor));
+        found.map_err(|source| match source.raw_os_error() {
+            Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => {
+                DirectoryError::Link(path.to_owned())
+            }
+            _ => DirectoryError::Open { path: path.to_owned(), source },
+        })
+    }
+
+    /// Opens a directory that was seen before, and fails if another one has its name now.
+    pub fn open_known(path: &Path, id: DirectoryId) -> Result<Self, DirectoryError> {
+        let opened = Self::open(path)?;
+        if opened.id == id { Ok(opened) } else { Err(DirectoryError::Replaced(path.to_owned())) }
+    }
+
+    fn of(descriptor: OwnedFd) -> io::Result<Self> {
+        let id = Metadata(fstat(&descriptor)?).id();
+        Ok(Self { descriptor, id })
+    }
+
+    /// Device and inode.
+    pub fn id(&self) -> DirectoryId {
+        self.id
+    }
+
+    /// Opens a directory below this one.
+    pub fn directory(&self, path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        Self::of(openat2(&self.descriptor, path, flags, Mode::empty(), BENEATH)?)
+    }
+
+    /// Opens a regular file below this directory for reading. Anything else is an error, and a FIFO does not block.
+    pub fn file(&self, path: &Path) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = openat2(&self.descriptor, path, flags, Mode::empty(), BENEATH)?;
+        match Metadata(fstat(&file)?).kind() {
+            EntryKind::File => Ok(File::from(file)),
+            _ => Err(io::Error::other("not a regular file")),
+        }
+    }
+
+    /// Reads a regular file below this directory, if it exists and has at most `limit` bytes.
+    pub fn read(&self, path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
+        read_bounded(self.file(path)?, limit)
+    }
+
+    /// The same for text.
+    pub fn read_text(&self, path: &Path, limit: u64) -> Result<String, ReadError> {
+        String::from_utf8(self.read(path, limit)?).map_err(|_| ReadError::NotText)
+    }
+
+    /// Describes a file below this directory without opening it.
+    pub fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        let name = path.file_name();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        match (parent, name) {
+            (None, Some(name)) => Ok(Metadata(statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?)),
+            (Some(parent), Some(name)) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let parent = openat2(&self.descriptor, parent, flags, Mode::empty(), BENEATH)?;
+                Ok(Metadata(statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?))
+            }
+            (_, None) => Ok(Metadata(fstat(&self.descriptor)?)),
+        }
+    }
+
+    /// Calls `visit` for each name in this directory, in no order, until it returns `false`.
+    pub fn each(&self, visit: &mut dyn FnMut(&OsStr, EntryKind) -> bool) -> io::Result<()> {
+        // A reader of its own, so that the position of this descriptor does not matter.
+        let mut names = Dir::read_from(&self.descriptor)?;
+        while let Some(entry) = names.read() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let kind = self.kind_of(name, entry.file_type())?;
+            if !visit(OsStr::from_bytes(name.to_bytes()), kind) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Some file systems do not say the kind with the name.
+    fn kind_of(&self, name: &CStr, said: FileType) -> io::Result<EntryKind> {
+        if said != FileType::Unknown {
+            return Ok(said.into());
+        }
+        match statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Metadata(stat).kind()),
+            Err(rustix::io::Errno::NOENT) => Ok(EntryKind::Other),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The names in this directory, at most `limit` of them, in no order.
+    pub fn entries(&self, limit: usize) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        self.each(&mut |name, kind| {
+            entries.push(Entry { name: name.to_owned(), kind });
+            entries.len() < limit
+        })?;
+        Ok(entries)
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

@@ -1,0 +1,11 @@
+//! Files of a workspace, opened so that a run cannot redirect the host: beneath a directory descriptor, without following
+//! symbolic links, regular files only, bounded in size, never blocking.
+//!
+//! A run writes in its workspace, and a later run may have the same workspace or one below it. So no name below a workspace
+//! can be trusted. What must not be here: a function that takes an absolute path, other than [`Directory::open`].
+
+mod directory;
+mod file;
+
+pub use directory::{Directory, DirectoryError, Entry, EntryKind, Metadata};
+pub use file::{ReadError, read_bounded};
