@@ -6,6 +6,7 @@
 
 mod directory;
 mod file;
+pub mod git;
 
 pub use directory::{Directory, DirectoryError, Entry, EntryKind, Metadata};
 pub use file::{ReadError, read_bounded};

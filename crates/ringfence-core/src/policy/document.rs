@@ -39,6 +39,11 @@ pub const KEYS: &[Key] = &[
     key("files.write", Kind::Texts, "more paths that may be written"),
     key("files.secrets", Kind::Texts, "paths that must never be read"),
     key(
+        "files.git",
+        Kind::Choice(&["private", "read-only", "direct"]),
+        "git directory of the workspace: a private one whose commits are imported at the end, read-only, or the real one",
+    ),
+    key(
         "files.protect",
         Kind::Texts,
         "paths in the workspace that must not be written, also where they do not exist; `name/` is a directory, `~/name` is in the person's home",

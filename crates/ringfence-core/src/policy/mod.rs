@@ -54,7 +54,10 @@ pub struct Files {
     pub write: Vec<String>,
     /// Paths that it must never read, wherever they are reachable from.
     pub secrets: Vec<String>,
-    /// Paths in the workspace that it must not write, also where they do not exist yet.
+    /// What it may do with the git directory of the workspace, and of every repository below it.
+    pub git: GitAccess,
+    /// Paths in the workspace that it must not write, also where they do not exist yet. Those that exist are protected in
+    /// every directory below the workspace too.
     pub protect: Vec<String>,
     /// Globs in the workspace that it must not read.
     pub deny: Vec<String>,
@@ -97,6 +100,18 @@ pub enum WorkspaceAccess {
     ReadWrite,
     /// Read alone.
     ReadOnly,
+}
+
+/// What a run may do with a git directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GitAccess {
+    /// Write a private one. Verified objects and refs are imported when the run is over; configuration and hooks are not.
+    Private,
+    /// Read it.
+    ReadOnly,
+    /// Write it: what the run puts into configuration or hooks is executed by git on the host.
+    Direct,
 }
 
 /// Which hosts a run can reach.
@@ -180,7 +195,8 @@ impl Policy {
             // Where nothing can be written there is nothing to protect.
             (
                 Promise::PathsProtected,
-                !self.files.protect.is_empty() && self.files.workspace == WorkspaceAccess::ReadWrite,
+                (!self.files.protect.is_empty() || self.files.git != GitAccess::Direct)
+                    && self.files.workspace == WorkspaceAccess::ReadWrite,
             ),
             (Promise::GlobsDenied, !self.files.deny.is_empty()),
             (Promise::ProcessesSeparate, self.files.reach == Reach::Workspace),

@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Credentials, Env, Files, Limits, Network, NetworkMode, Policy, Reach, WorkspaceAccess};
+use super::{
+    Credentials, Env, Files, GitAccess, Limits, Network, NetworkMode, Policy, Reach, WorkspaceAccess,
+};
 use crate::mode::Mode;
 use crate::suggest::nearest;
 use crate::units::{MemorySize, Seconds};
@@ -60,15 +62,8 @@ const SECRETS: [&str; 22] = [
 
 /// One that ends with a slash is a directory: where it is missing, an empty one holds its place. One that begins with `~/`
 /// is the person's own, wherever the run could write it; elsewhere it is a file like any other.
-const PROTECT: [&str; 27] = [
-    ".git/hooks/",
-    ".git/config",
-    ".git/modules/",
-    ".git/commondir",
-    ".git/config.worktree",
-    ".git/worktrees/",
+const PROTECT: [&str; 46] = [
     ".gitmodules",
-    "~/.gitconfig",
     ".ringfence",
     ".claude/settings.json",
     ".claude/settings.local.json",
@@ -82,12 +77,38 @@ const PROTECT: [&str; 27] = [
     ".vscode",
     ".idea",
     ".envrc",
+    ".bashrc",
+    ".bash_profile",
+    ".profile",
+    ".zshrc",
+    ".zprofile",
+    ".gitconfig",
+    ".ripgreprc",
+    "~/.gitconfig",
+    "~/.config/git/",
     "~/.bashrc",
     "~/.bash_profile",
+    "~/.bash_login",
+    "~/.bash_logout",
+    "~/.bash_aliases",
     "~/.profile",
+    "~/.xprofile",
+    "~/.inputrc",
     "~/.zshrc",
     "~/.zprofile",
     "~/.zshenv",
+    "~/.zlogin",
+    "~/.vimrc",
+    "~/.vim/",
+    "~/.emacs.d/",
+    "~/.tmux.conf",
+    "~/.cargo/config.toml",
+    "~/.local/bin/",
+    "~/.config/autostart/",
+    "~/.config/systemd/",
+    "~/.config/fish/",
+    "~/.config/nvim/",
+    "~/.config/pip/",
 ];
 
 const DENY: [&str; 2] = ["**/.env", "**/*.pem"];
@@ -127,6 +148,7 @@ fn open() -> Policy {
             read: Vec::new(),
             write: Vec::new(),
             secrets: Vec::new(),
+            git: GitAccess::Direct,
             protect: Vec::new(),
             deny: Vec::new(),
         },
@@ -161,6 +183,7 @@ fn standard() -> Policy {
     let mut policy = open();
     policy.files.reach = Reach::Workspace;
     policy.files.secrets = SECRETS.map(String::from).to_vec();
+    policy.files.git = GitAccess::Private;
     policy.files.protect = PROTECT.map(String::from).to_vec();
     policy.files.deny = DENY.map(String::from).to_vec();
     policy.network.mode = NetworkMode::Allow;
@@ -170,7 +193,7 @@ fn standard() -> Policy {
 
 fn locked() -> Policy {
     let mut policy = standard();
-    policy.files.protect.insert(0, ".git/".to_owned());
+    policy.files.git = GitAccess::ReadOnly;
     policy.files.deny.extend(DENY_LOCKED.map(String::from));
     policy.limits.memory = Some(MemorySize::from_bytes(2 << 30));
     policy.limits.pids = Some(256);

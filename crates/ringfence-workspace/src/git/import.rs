@@ -1,0 +1,588 @@
+//! Takes over what a run did in its private git directory: objects that git has verified, refs, `HEAD` and the index.
+//!
+//! Objects pass through a quarantine: their files are linked into a bare repository of ours, packed from the new tips, and
+//! written into the real repository by `unpack-objects --strict` or `index-pack --strict`, which compute every id anew. Refs
+//! move by compare-and-swap against their values at the start. What cannot be taken over stays where it is and is reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::{AtFlags, linkat, unlinkat};
+
+use super::private::Start;
+use super::program::{Git, Input};
+use super::refs::{self, RefValue, Refs, is_object_id};
+use super::{GitError, PRIVATE, START, START_REFS, Stamp};
+use crate::{Directory, EntryKind};
+
+/// Longest note of the start.
+const MAX_START_BYTES: u64 = 16 << 20;
+/// Longest `HEAD`.
+const MAX_HEAD_BYTES: u64 = 4096;
+/// Up to so many objects are written one by one; more as one pack.
+const UNPACK_LIMIT: u32 = 200;
+/// Most refs of the start that the new commits are compared with.
+const MAX_EXCLUDED: usize = 1000;
+/// Refs that are taken over. Never `refs/replace`: git would show other objects than those that are named.
+const NAMESPACES: [&str; 4] = ["refs/heads/", "refs/tags/", "refs/notes/", "refs/remotes/"];
+const STASH: &str = "refs/stash";
+/// Below it lie refs that could not be moved.
+const KEPT: &str = "refs/ringfence/";
+
+/// What to import.
+#[derive(Debug, Clone, Copy)]
+pub struct Import<'a> {
+    /// Where the private git directory is, with what was noted at the start.
+    pub place: &'a Path,
+    /// The run, for the names of refs that cannot be moved.
+    pub run: &'a str,
+    /// The git program; `None` if there is none.
+    pub git: Option<&'a Path>,
+    /// When to give up.
+    pub deadline: Instant,
+}
+
+/// What was taken over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// Refs that the run changed.
+    pub refs: Vec<RefChange>,
+    /// What `HEAD` points to now, if the run changed that.
+    pub head: Option<String>,
+    /// Whether the index was taken over.
+    pub index: bool,
+    /// What was not taken over, and why.
+    pub notices: Vec<String>,
+}
+
+/// A ref that a run changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefChange {
+    /// Its name.
+    pub name: String,
+    /// The object that it named at the start, if it existed.
+    pub from: Option<String>,
+    /// The object that it names at the end, if it still exists.
+    pub to: Option<String>,
+    /// The ref that names it in the real repository, if its own could not be moved.
+    pub kept_as: Option<String>,
+}
+
+/// Takes over what a run did.
+pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
+    let place = Directory::open(import.place)?;
+    let start: Start =
+        serde_json::from_slice(&place.read(Path::new(START), MAX_START_BYTES).map_err(GitError::Head)?)?;
+    let private = place.directory(Path::new(PRIVATE)).map_err(|source| made(import.place, source))?;
+    let seen = Seen::look(&place, &private, &start)?;
+    if !seen.is_changed() {
+        return Ok(Imported::default());
+    }
+    let program = import.git.ok_or(GitError::NoGit)?;
+    let real = Directory::open_known(&start.common, start.common_id)?;
+    let quarantine =
+        Quarantine::make(import.place, &private, &start).map_err(|source| made(import.place, source))?;
+    let git =
+        |directory: PathBuf, user| Git { program, directory, index: None, user, deadline: import.deadline };
+    let own = start.own();
+    let real_git = git(own.clone(), other_owner(&own));
+    let importer = Importer {
+        run: import.run,
+        place: import.place,
+        start: &start,
+        seen: &seen,
+        real: real_git,
+        clean: git(quarantine.directory.clone(), None),
+        common: &real,
+    };
+    quarantine.index_packs(&importer.clean)?;
+    importer.import()
+}
+
+fn made(path: &Path, source: io::Error) -> GitError {
+    GitError::Make { path: path.to_owned(), source }
+}
+
+/// Root imports into another user's repository as that user.
+fn other_owner(directory: &Path) -> Option<(u32, u32)> {
+    let data = fs::metadata(directory).ok()?;
+    (rustix::process::geteuid().is_root() && data.uid() != 0).then(|| (data.uid(), data.gid()))
+}
+
+impl Start {
+    /// The git directory of the working tree.
+    fn own(&self) -> PathBuf {
+        match &self.worktree {
+            Some(name) => self.common.join("worktrees").join(name),
+            None => self.common.clone(),
+        }
+    }
+
+    /// Its place in the private git directory.
+    fn prefix(&self) -> PathBuf {
+        self.worktree.as_ref().map(|name| Path::new("worktrees").join(name)).unwrap_or_default()
+    }
+}
+
+/// What a run left in its private git directory.
+struct Seen {
+    head: Option<RefValue>,
+    head_changed: bool,
+    index_changed: bool,
+    refs: Vec<RefChange>,
+    /// Refs at the start, for what is known already.
+    before: Refs,
+    /// State files that are gone.
+    ended: Vec<String>,
+}
+
+impl Seen {
+    fn look(place: &Directory, private: &Directory, start: &Start) -> Result<Self, GitError> {
+        let stamp =
+            |path: &Path| private.file(path).ok().and_then(|file| Some(Stamp::of(&file.metadata().ok()?)));
+        let prefix = start.prefix();
+        let head = private.read_text(&prefix.join("HEAD"), MAX_HEAD_BYTES).ok();
+        let loose = refs::read_loose(private)?;
+        let is_new = |(name, value): &(&String, &RefValue)| match value {
+            RefValue::Symbolic(to) => {
+                !start.symbolic.iter().any(|(known, target)| known == *name && target == to)
+            }
+            RefValue::Object(_) => true,
+        };
+        let refs_changed =
+            stamp(Path::new("packed-refs")) != start.private_refs || loose.iter().any(|entry| is_new(&entry));
+        let mut seen = Self {
+            head_changed: head.as_deref().map(str::trim) != Some(start.head.trim()),
+            head: head.as_deref().and_then(refs::parse_value),
+            index_changed: stamp(&prefix.join("index")) != start.private_index,
+            refs: Vec::new(),
+            before: Refs::new(),
+            ended: Vec::new(),
+        };
+        if refs_changed || seen.head_changed || seen.index_changed {
+            seen.before = refs::read_packed(place, Path::new(START_REFS))?;
+            seen.refs = if refs_changed { changes(&seen.before, &refs::read(private)?) } else { Vec::new() };
+            let gone = |name: &&String| private.metadata(&prefix.join(name)).is_err();
+            seen.ended = start.state_files.iter().filter(gone).cloned().collect();
+        }
+        Ok(seen)
+    }
+
+    fn is_changed(&self) -> bool {
+        self.head_changed || self.index_changed || !self.refs.is_empty()
+    }
+}
+
+/// Refs that name other objects than before, as far as they are taken over.
+fn changes(before: &Refs, after: &Refs) -> Vec<RefChange> {
+    let id = |refs: &Refs, name: &str| match refs.get(name) {
+        Some(RefValue::Object(id)) => Some(id.clone()),
+        _ => None,
+    };
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let ours = names.into_iter();
+    let ours = ours.filter(|name| *name == STASH || NAMESPACES.iter().any(|space| name.starts_with(space)));
+    let change = |name: &String| {
+        let (from, to) = (id(before, name), id(after, name));
+        // A stash that was dropped inside stays on the host: its older entries are in the reflog alone.
+        let dropped_stash = name == STASH && to.is_none();
+        (from != to && !dropped_stash).then(|| RefChange { name: name.clone(), from, to, kept_as: None })
+    };
+    ours.filter_map(change).collect()
+}
+
+/// A bare repository of ours with the objects that a run made, and the real ones as alternates.
+struct Quarantine {
+    directory: PathBuf,
+}
+
+impl Quarantine {
+    fn make(place: &Path, private: &Directory, start: &Start) -> io::Result<Self> {
+        let directory = place.join("quarantine");
+        // What an import left that was killed.
+        let _ = fs::remove_dir_all(&directory);
+        for name in ["", "objects", "objects/info", "objects/pack", "refs"] {
+            DirBuilder::new().mode(0o700).create(directory.join(name))?;
+        }
+        let version = if start.sha256 { "1\n[extensions]\n\tobjectformat = sha256" } else { "0" };
+        let config = format!("[core]\n\tbare = true\n\trepositoryformatversion = {version}\n");
+        let objects = start.common.join("objects");
+        let objects = objects.to_str().filter(|path| !path.contains('\n') && !path.starts_with('"'));
+        let objects = objects.ok_or_else(|| io::Error::other("its path cannot be an alternate of git"))?;
+        for (name, text) in [
+            ("config", config),
+            ("HEAD", "ref: refs/heads/none\n".to_owned()),
+            ("objects/info/alternates", format!("{objects}\n")),
+        ] {
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(directory.join(name))?
+                .write_all(text.as_bytes())?;
+        }
+        let quarantine = Self { directory };
+        quarantine.take_objects(private)?;
+        quarantine.take_shared_indexes(private, &start.prefix())?;
+        Ok(quarantine)
+    }
+
+    /// Links the files of objects: by their names, regular ones alone. No index of a pack, no alternates. The private git
+    /// directory stays whole, so that a failed import can be repeated.
+    fn take_objects(&self, private: &Directory) -> io::Result<()> {
+        let Ok(objects) = private.directory(Path::new("objects")) else { return Ok(()) };
+        let target = Directory::open(&self.directory.join("objects")).map_err(io::Error::other)?;
+        for fan in objects.entries(usize::MAX)? {
+            let Some(name) = fan.name.to_str().filter(|_| fan.kind == EntryKind::Directory) else { continue };
+            let wanted: &dyn Fn(&str) -> bool = match name {
+                "pack" => &|file| is_pack(file),
+                _ if name.len() == 2 && is_hex(name) => &|file| is_object_id(&format!("{name}{file}")),
+                _ => continue,
+            };
+            let from = objects.directory(Path::new(name))?;
+            let files = from.entries(usize::MAX)?;
+            let files = files.iter().filter(|file| file.kind == EntryKind::File);
+            let files: Vec<&str> =
+                files.filter_map(|file| file.name.to_str()).filter(|file| wanted(file)).collect();
+            if files.is_empty() {
+                continue;
+            }
+            if name != "pack" {
+                DirBuilder::new().mode(0o700).create(self.directory.join("objects").join(name))?;
+            }
+            let to = target.directory(Path::new(name))?;
+            for file in files {
+                linkat(&from, file, &to, file, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_shared_indexes(&self, private: &Directory, prefix: &Path) -> io::Result<()> {
+        let own = if prefix.as_os_str().is_empty() { None } else { Some(private.directory(prefix)?) };
+        let own = own.as_ref().unwrap_or(private);
+        let target = Directory::open(&self.directory).map_err(io::Error::other)?;
+        for entry in own.entries(usize::MAX)? {
+            let id = entry.name.to_str().and_then(|name| name.strip_prefix("sharedindex."));
+            if entry.kind == EntryKind::File && id.is_some_and(is_object_id) {
+                linkat(own, &entry.name, &target, &entry.name, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Indexes packs anew: what a run says of them is not used.
+    fn index_packs(&self, git: &Git<'_>) -> Result<(), GitError> {
+        let packs = self.directory.join("objects/pack");
+        let names = fs::read_dir(&packs).map_err(|source| made(&packs, source))?;
+        for pack in names.flatten().map(|entry| entry.path()) {
+            if let Some(pack) = pack.to_str() {
+                git.run(&["index-pack", pack], Input::Nothing)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Quarantine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_pack(name: &str) -> bool {
+    name.strip_prefix("pack-").and_then(|rest| rest.strip_suffix(".pack")).is_some_and(is_object_id)
+}
+
+/// An entry of an index.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct IndexEntry {
+    /// Mode, id and stage, as git prints them.
+    description: String,
+    path: Vec<u8>,
+}
+
+impl IndexEntry {
+    fn parse(line: &[u8]) -> Option<Self> {
+        let tab = line.iter().position(|byte| *byte == b'\t')?;
+        let description = std::str::from_utf8(&line[..tab]).ok()?.to_owned();
+        let path = line[tab + 1..].to_owned();
+        Some(Self { description, path }).filter(IndexEntry::is_sound)
+    }
+
+    fn id(&self) -> &str {
+        self.description.split(' ').nth(1).unwrap_or_default()
+    }
+
+    fn is_gitlink(&self) -> bool {
+        self.description.starts_with("160000 ")
+    }
+
+    /// Whether git could check it out within the working tree, and not into a git directory.
+    fn is_sound(&self) -> bool {
+        let mode = self.description.split(' ').next().unwrap_or_default();
+        let parts = self.path.split(|byte| *byte == b'/');
+        matches!(mode, "100644" | "100755" | "120000" | "160000")
+            && is_object_id(self.id())
+            && parts.clone().all(|part| !matches!(part, b"" | b"." | b"..") && !is_git_name(part))
+    }
+}
+
+/// Whether some file system takes a name for `.git`.
+fn is_git_name(name: &[u8]) -> bool {
+    let text: String = String::from_utf8_lossy(name).chars().filter(|c| c.is_ascii()).collect();
+    let text = text.trim_end_matches([' ', '.']).to_ascii_lowercase();
+    text == ".git" || text == "git~1" || text.starts_with(".git:")
+}
+
+struct Importer<'a> {
+    run: &'a str,
+    place: &'a Path,
+    start: &'a Start,
+    seen: &'a Seen,
+    /// Git on the real repository.
+    real: Git<'a>,
+    /// Git on the quarantine.
+    clean: Git<'a>,
+    common: &'a Directory,
+}
+
+impl Importer<'_> {
+    fn import(&self) -> Result<Imported, GitError> {
+        let mut done = Imported::default();
+        let index = match self.seen.index_changed {
+            true => self.read_indexes().unwrap_or_else(|error| {
+                done.notices.push(format!("the index was not taken over: {error}"));
+                None
+            }),
+            false => None,
+        };
+        let staged = index.as_ref().map(|index| index.new_ids()).unwrap_or_default();
+        self.take_objects(&staged)?;
+        self.move_refs(&mut done);
+        self.move_head(&mut done);
+        if let Some(index) = index {
+            match self.replace_index(&index) {
+                Ok(replaced) => done.index = replaced,
+                Err(why) => done.notices.push(format!("the index was not taken over: {why}")),
+            }
+        }
+        self.end_states();
+        Ok(done)
+    }
+
+    /// The objects that refs, `HEAD` and the index name now.
+    fn tips(&self, staged: &BTreeSet<String>) -> BTreeSet<String> {
+        let of_refs = self.seen.refs.iter().filter_map(|change| change.to.clone());
+        let of_head = match (&self.seen.head, self.seen.head_changed) {
+            (Some(RefValue::Object(id)), true) => Some(id.clone()),
+            _ => None,
+        };
+        of_refs.chain(of_head).chain(staged.iter().cloned()).collect()
+    }
+
+    /// Moves what is reachable from the new tips into the real repository, verified, and checks that nothing is missing.
+    fn take_objects(&self, staged: &BTreeSet<String>) -> Result<(), GitError> {
+        let tips = self.tips(staged);
+        if tips.is_empty() {
+            return Ok(());
+        }
+        let known = self.seen.before.values().filter_map(|value| match value {
+            RefValue::Object(id) => Some(format!("^{id}\n")),
+            RefValue::Symbolic(_) => None,
+        });
+        let known: BTreeSet<String> = known.take(MAX_EXCLUDED).collect();
+        let tips: String = tips.iter().map(|id| format!("{id}\n")).collect();
+        let wanted = format!("{tips}{}", known.into_iter().collect::<String>());
+        let pack = self.place.join("quarantine/new.pack");
+        let output = File::create(&pack).map_err(|source| made(&pack, source))?;
+        let words = ["pack-objects", "--revs", "--stdout", "-q", "--delta-base-offset"];
+        self.clean.run_to(&words, Input::Text(wanted.into_bytes()), Some(output))?;
+        let mut pack = File::open(&pack).map_err(|source| made(&pack, source))?;
+        let count = count(&mut pack).map_err(|source| made(self.place, source))?;
+        if count > 0 {
+            let words: &[&str] = match count <= UNPACK_LIMIT {
+                true => &["unpack-objects", "-q", "--strict"],
+                false => &["index-pack", "--stdin", "--strict"],
+            };
+            self.real.run(words, Input::File(pack))?;
+        }
+        let words = ["rev-list", "--objects", "--stdin", "--quiet", "--not", "--all"];
+        self.real.run(&words, Input::Text(tips.into_bytes())).map(drop)
+    }
+
+    fn move_refs(&self, done: &mut Imported) {
+        for change in &self.seen.refs {
+            let mut change = change.clone();
+            if let Err(error) = self.update(&change.name, change.from.as_deref(), change.to.as_deref()) {
+                let name = &change.name;
+                let kept = format!("{KEPT}{}/{}", self.run, name.trim_start_matches("refs/"));
+                let saved = change.to.as_deref().map(|to| self.update(&kept, None, Some(to)));
+                match saved {
+                    Some(Ok(())) => {
+                        done.notices
+                            .push(format!("{name} was not moved: {error}; the run's commits are at {kept}"));
+                        change.kept_as = Some(kept);
+                    }
+                    _ => done.notices.push(format!("{name} was not changed: {error}")),
+                }
+            }
+            done.refs.push(change);
+        }
+    }
+
+    /// Moves a ref if it still has its old value.
+    fn update(&self, name: &str, from: Option<&str>, to: Option<&str>) -> Result<(), GitError> {
+        let none = "0".repeat(if self.start.sha256 { 64 } else { 40 });
+        let from = from.unwrap_or(&none);
+        let line = match to {
+            Some(to) => format!("update {name} {to} {from}\n"),
+            None => format!("delete {name} {from}\n"),
+        };
+        let message = self.message();
+        let words = ["update-ref", "-m", &message, "--create-reflog", "--stdin"];
+        self.real.run(&words, Input::Text(line.into_bytes())).map(drop)
+    }
+
+    fn message(&self) -> String {
+        format!("ringfence: run {}", self.run)
+    }
+
+    fn move_head(&self, done: &mut Imported) {
+        if !self.seen.head_changed {
+            return;
+        }
+        let moved = match &self.seen.head {
+            _ if self.head().as_deref().map(str::trim) != Some(self.start.head.trim()) => {
+                Err("HEAD changed meanwhile".to_owned())
+            }
+            Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => {
+                let words = ["symbolic-ref", "-m", &self.message(), "HEAD", name];
+                self.real.run(&words, Input::Nothing).map(|_| name.clone()).map_err(|error| error.to_string())
+            }
+            Some(RefValue::Object(id)) => {
+                let words = ["update-ref", "--no-deref", "-m", &self.message(), "HEAD", id];
+                self.real.run(&words, Input::Nothing).map(|_| id.clone()).map_err(|error| error.to_string())
+            }
+            _ => Err("the run left no valid HEAD".to_owned()),
+        };
+        match moved {
+            Ok(head) => done.head = Some(head),
+            Err(why) => done.notices.push(format!("HEAD was not moved: {why}")),
+        }
+    }
+
+    /// What the real `HEAD` holds now.
+    fn head(&self) -> Option<String> {
+        self.own_directory().ok()?.read_text(Path::new("HEAD"), MAX_HEAD_BYTES).ok()
+    }
+
+    fn own_directory(&self) -> io::Result<Directory> {
+        let prefix = self.start.prefix();
+        let path = if prefix.as_os_str().is_empty() { Path::new(".") } else { &prefix };
+        self.common.directory(path)
+    }
+
+    /// Entries of the private index and of the real one, and what the real one was like when it was read.
+    fn read_indexes(&self) -> Result<Option<Indexes>, GitError> {
+        let own = self.own_directory().map_err(|source| made(&self.start.common, source))?;
+        let real_stamp =
+            own.file(Path::new("index")).ok().and_then(|file| Some(Stamp::of(&file.metadata().ok()?)));
+        let private = self.place.join(PRIVATE).join(self.start.prefix()).join("index");
+        let list = |git: &Git<'_>| -> Result<Option<BTreeSet<IndexEntry>>, GitError> {
+            let printed = git.run(&["ls-files", "--stage", "-z"], Input::Nothing)?;
+            let lines = printed.split(|byte| *byte == 0).filter(|line| !line.is_empty());
+            Ok(lines.map(IndexEntry::parse).collect())
+        };
+        let unsound =
+            || GitError::Git { command: "ls-files".into(), message: "it has an unusable entry".into() };
+        let after = list(&Git { index: Some(private), ..self.clean.clone() })?.ok_or_else(unsound)?;
+        let now = list(&self.real)?.ok_or_else(unsound)?;
+        if after == now {
+            return Ok(None);
+        }
+        if real_stamp != self.start.index {
+            let message = "it changed meanwhile; `git reset` makes it fit HEAD".to_owned();
+            return Err(GitError::Git { command: "ls-files".into(), message });
+        }
+        Ok(Some(Indexes { after, now, real_stamp }))
+    }
+
+    /// Writes a new index with the entries of the private one, by git itself, and puts it into place.
+    fn replace_index(&self, index: &Indexes) -> Result<bool, String> {
+        let fresh = self.place.join("quarantine/index");
+        let mut lines = Vec::new();
+        for entry in &index.after {
+            lines.extend_from_slice(entry.description.as_bytes());
+            lines.push(b'\t');
+            lines.extend_from_slice(&entry.path);
+            lines.push(0);
+        }
+        let git = Git { index: Some(fresh.clone()), ..self.clean.clone() };
+        let words = ["update-index", "-z", "--index-info"];
+        git.run(&words, Input::Text(lines)).map_err(|error| error.to_string())?;
+        self.put_index(&fresh, index).map(|()| true).map_err(|error| error.to_string())
+    }
+
+    /// As git does it: by a lock file that is renamed.
+    fn put_index(&self, fresh: &Path, index: &Indexes) -> io::Result<()> {
+        let own = self.start.own();
+        let (lock, target) = (own.join("index.lock"), own.join("index"));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&lock)?;
+        let written = (|| {
+            let now = fs::symlink_metadata(&target).ok().map(|data| Stamp::of(&data));
+            if now != index.real_stamp {
+                return Err(io::Error::other("it changed meanwhile; `git reset` makes it fit HEAD"));
+            }
+            io::copy(&mut File::open(fresh)?, &mut file)?;
+            if let Some((user, group)) = self.real.user {
+                std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
+            }
+            file.sync_all()?;
+            fs::rename(&lock, &target)
+        })();
+        if written.is_err() {
+            let _ = fs::remove_file(&lock);
+        }
+        written
+    }
+
+    /// A merge that a commit ended is over on the host too.
+    fn end_states(&self) {
+        let Ok(own) = self.own_directory() else { return };
+        for name in &self.seen.ended {
+            let _ = unlinkat(&own, name.as_str(), AtFlags::empty());
+        }
+    }
+}
+
+struct Indexes {
+    after: BTreeSet<IndexEntry>,
+    now: BTreeSet<IndexEntry>,
+    real_stamp: Option<Stamp>,
+}
+
+impl Indexes {
+    /// Objects that only the private index names.
+    fn new_ids(&self) -> BTreeSet<String> {
+        let known: BTreeMap<&str, ()> = self.now.iter().map(|entry| (entry.id(), ())).collect();
+        let new = self.after.iter().filter(|entry| !entry.is_gitlink() && !known.contains_key(entry.id()));
+        new.map(|entry| entry.id().to_owned()).collect()
+    }
+}
+
+/// How many objects a pack has, by its header.
+fn count(pack: &mut File) -> io::Result<u32> {
+    let mut header = [0; 12];
+    pack.read_exact(&mut header)?;
+    io::Seek::rewind(pack)?;
+    let [.., a, b, c, d] = header;
+    Ok(u32::from_be_bytes([a, b, c, d]))
+}

@@ -1,0 +1,97 @@
+//! Git without trusting a run: a private git directory for it, and the import of its commits afterwards.
+//!
+//! A run never writes the real git directory. Git executes what a configuration, a hook or an attribute names, so nothing of
+//! these comes back: only verified objects, refs, `HEAD` and the index do, each only if the real one did not change meanwhile.
+
+mod config;
+mod import;
+mod private;
+mod program;
+mod refs;
+mod repository;
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use import::{Import, Imported, RefChange, import};
+pub use private::{Making, make, remove, shared_parts};
+pub use program::find as find_git;
+pub use refs::RefsError;
+pub use repository::{Found, Kind, Repository};
+
+use crate::{DirectoryError, ReadError};
+
+/// What a run sees as its git directory.
+pub const PRIVATE: &str = "private";
+/// What the real git directory was like at the start.
+const START: &str = "start.json";
+/// Its refs at the start.
+const START_REFS: &str = "packed-refs";
+
+/// Why a private git directory cannot be made or imported.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// A directory cannot be opened.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// Refs cannot be read.
+    #[error(transparent)]
+    Refs(#[from] RefsError),
+    /// `HEAD` cannot be read.
+    #[error("failed to read HEAD: {0}")]
+    Head(#[source] ReadError),
+    /// The private git directory cannot be written.
+    #[error("failed to write {}: {source}", path.display())]
+    Make {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What was noted at the start cannot be read.
+    #[error("failed to read what was noted of the repository")]
+    Start(#[from] serde_json::Error),
+    /// The git program is missing.
+    #[error("git is not installed on this machine")]
+    NoGit,
+    /// A git command failed.
+    #[error("git {command} failed: {message}")]
+    Git {
+        /// Its first word.
+        command: String,
+        /// What it printed.
+        message: String,
+    },
+    /// A git command took too long.
+    #[error("git {command} took too long")]
+    TooSlow {
+        /// Its first word.
+        command: String,
+    },
+}
+
+/// A file as it was: enough to notice that it was replaced or changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stamp {
+    inode: u64,
+    length: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+    /// Seconds and nanoseconds.
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(data: &Metadata) -> Self {
+        Self {
+            inode: data.ino(),
+            length: data.len(),
+            modified: (data.mtime(), data.mtime_nsec()),
+            changed: (data.ctime(), data.ctime_nsec()),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The private git directory of a run: everything that commits need, beside the real one, which the run never writes.
+//!
+//! Objects are not copied: the real ones are seen read-only through `objects/info/alternates`, and so are hooks and the git
+//! directories of submodules. Configuration is a copy, and nothing that a run writes there comes back.
+//!
+//! ```text
+//! PLACE/start.json    what the real git directory was like when the run began; the run does not see it
+//!       packed-refs   its refs at that time
+//!       private/      what the run sees as its git directory
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use globset::GlobSet;
+use ringfence_core::paths::DirectoryId;
+use serde::{Deserialize, Serialize};
+
+use super::refs::{self, RefValue, Refs};
+use super::repository::{Kind, MAX_CONFIG_BYTES, Repository};
+use super::{GitError, PRIVATE, START, START_REFS, Stamp};
+use crate::{Directory, EntryKind, ReadError};
+
+/// Longest index that is copied.
+const MAX_INDEX_BYTES: u64 = 1 << 30;
+/// Longest reflog that is copied; longer ones begin anew inside.
+const MAX_LOG_BYTES: u64 = 4 << 20;
+/// Longest other file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Most parts of a split index.
+const MAX_SHARED_INDEXES: usize = 8;
+
+/// Files of a merge or the like that has begun, which a commit ends.
+pub(crate) const STATE_FILES: [&str; 7] =
+    ["MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "AUTO_MERGE", "SQUASH_MSG"];
+/// Other files of the git directory of a working tree that are copied.
+const OWN_FILES: [&str; 4] = ["HEAD", "ORIG_HEAD", "FETCH_HEAD", "config.worktree"];
+/// Files of the common git directory that are copied.
+const COMMON_FILES: [&str; 5] =
+    ["config", "shallow", "description", "info/attributes", "info/sparse-checkout"];
+/// Directories of the common git directory that are seen read-only.
+const SHARED: [&str; 3] = ["hooks", "modules", "lfs"];
+
+/// What the real git directory was like when a run began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Start {
+    /// The common git directory.
+    pub(crate) common: PathBuf,
+    /// Its identity.
+    pub(crate) common_id: DirectoryId,
+    /// The name of the linked worktree, if the working tree is one.
+    pub(crate) worktree: Option<String>,
+    /// What `HEAD` held.
+    pub(crate) head: String,
+    /// The real index.
+    pub(crate) index: Option<Stamp>,
+    /// The private index, as it was made.
+    pub(crate) private_index: Option<Stamp>,
+    /// The private `packed-refs`, as it was made.
+    pub(crate) private_refs: Option<Stamp>,
+    /// Symbolic refs.
+    pub(crate) symbolic: Vec<(String, String)>,
+    /// State files that existed.
+    pub(crate) state_files: Vec<String>,
+    /// Whether ids of objects are SHA-256.
+    pub(crate) sha256: bool,
+}
+
+/// How to make a private git directory.
+#[derive(Debug, Clone, Copy)]
+pub struct Making<'a> {
+    /// The repository.
+    pub repository: &'a Repository,
+    /// Where to put it, of the host; `PLACE` in the header of this module. Must exist.
+    pub place: &'a Path,
+    /// Where the read-only parts are seen inside.
+    pub guest: &'a Path,
+    /// Globs of files that the run must not read, from the workspace.
+    pub denied: &'a GlobSet,
+    /// Paths that git inside must not list as untracked, from the workspace.
+    pub excluded: &'a [String],
+    /// User and group that own it, if not the caller.
+    pub owner: Option<(u32, u32)>,
+}
+
+/// Parts of the real git directory that a run sees read-only: where they are, and where it sees them.
+pub fn shared_parts(repository: &Repository, guest: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let Ok(git) = Directory::open(&repository.common) else { return Vec::new() };
+    let is_directory =
+        |name: &&str| git.metadata(Path::new(name)).is_ok_and(|data| data.kind() == EntryKind::Directory);
+    let names = ["objects"].into_iter().chain(SHARED).filter(is_directory);
+    names.map(|name| (repository.common.join(name), guest.join(name))).collect()
+}
+
+/// Makes the private git directory.
+pub fn make(making: Making<'_>) -> Result<(), GitError> {
+    let Making { repository, place, .. } = making;
+    let real = Directory::open(&repository.common)?;
+    let maker = Maker { making, root: place.join(PRIVATE) };
+    let failed = |source| GitError::Make { path: maker.root.clone(), source };
+    maker.skeleton().map_err(failed)?;
+    let config = real.read_text(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
+    let sha256 =
+        super::config::values(&config, "extensions", "objectformat").iter().any(|format| format == "sha256");
+    for name in COMMON_FILES {
+        maker.copy(&real, name, "", MAX_FILE_BYTES).map_err(failed)?;
+    }
+    maker.exclude(&real).map_err(failed)?;
+    let refs = refs::read(&real)?;
+    let private_refs = maker.refs(&refs).map_err(failed)?;
+    let (own, prefix) = match &repository.kind {
+        Kind::Plain | Kind::Submodule { .. } => (Directory::open(&repository.common)?, String::new()),
+        Kind::Linked { name } => {
+            let prefix = format!("worktrees/{name}/");
+            maker.linked(&real, name, &prefix).map_err(failed)?;
+            (Directory::open(&repository.own())?, prefix)
+        }
+    };
+    let head = own.read_text(Path::new("HEAD"), MAX_FILE_BYTES).map_err(GitError::Head)?;
+    let (index, private_index, state_files) =
+        maker.working_tree(&own, &real, &prefix, &head).map_err(failed)?;
+    let start = Start {
+        common: repository.common.clone(),
+        common_id: real.id(),
+        worktree: match &repository.kind {
+            Kind::Linked { name } => Some(name.clone()),
+            _ => None,
+        },
+        head,
+        index,
+        private_index,
+        private_refs,
+        symbolic: symbolic(&refs),
+        state_files,
+        sha256,
+    };
+    write_new(&place.join(START), &serde_json::to_vec(&start)?).map_err(failed)?;
+    Ok(())
+}
+
+fn symbolic(refs: &Refs) -> Vec<(String, String)> {
+    let of = |(name, value): (&String, &RefValue)| match value {
+        RefValue::Symbolic(to) => Some((name.clone(), to.clone())),
+        RefValue::Object(_) => None,
+    };
+    refs.iter().filter_map(of).collect()
+}
+
+/// Writes one private git directory. Nothing here is seen by a run yet.
+struct Maker<'a> {
+    making: Making<'a>,
+    root: PathBuf,
+}
+
+impl Maker<'_> {
+    fn skeleton(&self) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+        self.own(&self.root)?;
+        let guest = self.making.guest;
+        for name in
+            ["objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags", "info", "logs"]
+        {
+            self.directory(name)?;
+        }
+        self.write("objects/info/alternates", format!("{}\n", guest.join("objects").display()).as_bytes())?;
+        for (real, seen) in shared_parts(self.making.repository, guest) {
+            if let Some(name) = real.file_name().filter(|name| *name != "objects") {
+                let link = self.root.join(name);
+                symlink(seen, &link)?;
+                self.own(&link)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn directory(&self, name: &str) -> io::Result<()> {
+        let path = self.root.join(name);
+        match DirBuilder::new().mode(0o755).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other.and_then(|()| self.own(&path)),
+        }
+    }
+
+    /// Directories above a name.
+    fn parents(&self, name: &str) -> io::Result<()> {
+        for (end, _) in name.match_indices('/') {
+            self.directory(&name[..end])?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> io::Result<Stamp> {
+        let path = self.root.join(name);
+        let file = write_new(&path, content)?;
+        self.own(&path)?;
+        Ok(Stamp::of(&file.metadata()?))
+    }
+
+    fn own(&self, path: &Path) -> io::Result<()> {
+        match self.making.owner {
+            Some((user, group)) => std::os::unix::fs::lchown(path, Some(user), Some(group)),
+            None => Ok(()),
+        }
+    }
+
+    fn is_denied(&self, name: &str) -> bool {
+        self.making.denied.is_match(Path::new(".git").join(name))
+    }
+
+    /// Copies a file if it exists, is a regular one, is not denied and not longer than `limit`.
+    fn copy(
+        &self,
+        from: &Directory,
+        name: &str,
+        prefix: &str,
+        limit: u64,
+    ) -> io::Result<Option<(Stamp, Stamp)>> {
+        if self.is_denied(name) {
+            return Ok(None);
+        }
+        let file = match from.file(Path::new(name)) {
+            Ok(file) => file,
+            Err(_) => return Ok(None),
+        };
+        let real = Stamp::of(&file.metadata()?);
+        let content = match crate::read_bounded(file, limit) {
+            Ok(content) => content,
+            Err(ReadError::Io(error)) => return Err(error),
+            Err(ReadError::TooLong { .. } | ReadError::NotText) => return Ok(None),
+        };
+        let target = format!("{prefix}{name}");
+        self.parents(&target)?;
+        Ok(Some((real, self.write(&target, &content)?)))
+    }
+
+    /// The excludes of the real repository, and what the run must not take for files of the user.
+    fn exclude(&self, real: &Directory) -> io::Result<()> {
+        let mut text = match self.is_denied("info/exclude") {
+            true => String::new(),
+            false => real.read_text(Path::new("info/exclude"), MAX_FILE_BYTES).unwrap_or_default(),
+        };
+        if !self.making.excluded.is_empty() {
+            text.push_str("\n# paths that are reserved while a run lasts\n");
+            for path in self.making.excluded {
+                text.push_str(&format!("/{path}\n"));
+            }
+        }
+        self.write("info/exclude", text.as_bytes()).map(drop)
+    }
+
+    /// Writes all refs into one file, and symbolic ones as they are. The host keeps the same text.
+    fn refs(&self, refs: &Refs) -> io::Result<Option<Stamp>> {
+        let text = refs::packed_text(refs);
+        write_new(&self.making.place.join(START_REFS), text.as_bytes())?;
+        for (name, to) in symbolic(refs) {
+            self.parents(&name)?;
+            self.write(&name, format!("ref: {to}\n").as_bytes())?;
+        }
+        self.write("packed-refs", text.as_bytes()).map(Some)
+    }
+
+    /// The directory of a linked worktree.
+    fn linked(&self, real: &Directory, name: &str, prefix: &str) -> io::Result<()> {
+        self.directory("worktrees")?;
+        self.directory(&format!("worktrees/{name}"))?;
+        self.directory(&format!("{prefix}logs"))?;
+        for file in ["commondir", "gitdir"] {
+            self.copy(real, &format!("{prefix}{file}"), "", MAX_FILE_BYTES)?;
+        }
+        // The main working tree's, without which git does not take the directory for a repository.
+        self.copy(real, "HEAD", "", MAX_FILE_BYTES)?;
+        Ok(())
+    }
+
+    /// Index, `HEAD`, reflogs and the state of a merge.
+    #[allow(clippy::type_complexity, reason = "three facts of one copy")]
+    fn working_tree(
+        &self,
+        own: &Directory,
+        common: &Directory,
+        prefix: &str,
+        head: &str,
+    ) -> io::Result<(Option<Stamp>, Option<Stamp>, Vec<String>)> {
+        for name in OWN_FILES {
+            self.copy(own, name, prefix, MAX_FILE_BYTES)?;
+        }
+        self.copy(own, "logs/HEAD", prefix, MAX_LOG_BYTES)?;
+        let branch = head.trim().strip_prefix("ref:").map(|name| format!("logs/{}", name.trim()));
+        for log in branch.into_iter().chain(["logs/refs/stash".to_owned()]) {
+            self.copy(common, &log, "", MAX_LOG_BYTES)?;
+        }
+        let mut state_files = Vec::new();
+        for name in STATE_FILES {
+            if self.copy(own, name, prefix, MAX_FILE_BYTES)?.is_some() {
+                state_files.push(name.to_owned());
+            }
+        }
+        let shared = own.entries(usize::MAX)?.into_iter().filter_map(|entry| entry.name.into_string().ok());
+        for name in shared.filter(|name| name.starts_with("sharedindex.")).take(MAX_SHARED_INDEXES) {
+            self.copy(own, &name, prefix, MAX_INDEX_BYTES)?;
+        }
+        let index = self.copy(own, "index", prefix, MAX_INDEX_BYTES)?;
+        Ok((index.map(|(real, _)| real), index.map(|(_, private)| private), state_files))
+    }
+}
+
+/// Writes a file that does not exist yet.
+fn write_new(path: &Path, content: &[u8]) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    file.write_all(content)?;
+    Ok(file)
+}
+
+/// Deletes a private git directory with all that belongs to it.
+pub fn remove(place: &Path) -> io::Result<()> {
+    fs::remove_dir_all(place)
+}

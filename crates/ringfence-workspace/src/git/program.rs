@@ -1,0 +1,190 @@
+//! Runs git on the host, with nothing of a run's in its environment, configuration or hooks, and within a time limit.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::GitError;
+
+/// Where git is looked for first: no run can write there.
+const SYSTEM_PATHS: [&str; 5] =
+    ["/usr/bin", "/usr/local/bin", "/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin"];
+/// Most bytes of output that are kept, and of error messages.
+const MAX_OUTPUT_BYTES: u64 = 512 << 20;
+const MAX_MESSAGE_BYTES: u64 = 4096;
+/// How long a killed git may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Settings that keep git from executing anything that a repository names.
+const SAFE: [&str; 14] = [
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.alternateRefsCommand=",
+    "-c",
+    "gc.auto=0",
+    "-c",
+    "maintenance.auto=false",
+    "-c",
+    "safe.directory=*",
+    "-c",
+    "core.untrackedCache=false",
+];
+
+/// Finds git in the system's directories, or on a `PATH` outside of `workspace`.
+pub fn find(path: &str, workspace: &Path) -> Option<PathBuf> {
+    let outside = |directory: &PathBuf| directory.is_absolute() && !directory.starts_with(workspace);
+    let of_user = std::env::split_paths(path).filter(outside);
+    let executable = |program: &PathBuf| {
+        let data = program.metadata();
+        data.is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    let places = SYSTEM_PATHS.iter().map(PathBuf::from).chain(of_user);
+    let found = places.map(|directory| directory.join("git")).find(executable)?;
+    // A link on the path must not lead into the workspace either.
+    found.canonicalize().ok().filter(|real| !real.starts_with(workspace)).map(|_| found)
+}
+
+/// One git directory, and how git is run on it.
+#[derive(Debug, Clone)]
+pub(crate) struct Git<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) directory: PathBuf,
+    /// Other index than the git directory's.
+    pub(crate) index: Option<PathBuf>,
+    /// User and group to run as, if not the caller's.
+    pub(crate) user: Option<(u32, u32)>,
+    pub(crate) deadline: Instant,
+}
+
+/// What git reads.
+pub(crate) enum Input {
+    Nothing,
+    Text(Vec<u8>),
+    File(File),
+}
+
+impl Git<'_> {
+    /// Runs a command and returns what it printed.
+    pub(crate) fn run(&self, words: &[&str], input: Input) -> Result<Vec<u8>, GitError> {
+        self.run_to(words, input, None)
+    }
+
+    /// The same, with the output going to a file if there is one.
+    pub(crate) fn run_to(
+        &self,
+        words: &[&str],
+        input: Input,
+        output: Option<File>,
+    ) -> Result<Vec<u8>, GitError> {
+        let command = words.first().copied().unwrap_or_default().to_owned();
+        let failed =
+            |error: io::Error| GitError::Git { command: command.clone(), message: error.to_string() };
+        let mut child = self.start(words, &input, output).map_err(failed)?;
+        if let (Input::Text(text), Some(mut stdin)) = (input, child.stdin.take()) {
+            // Git may end before it has read all of it; its exit status tells.
+            thread::spawn(move || stdin.write_all(&text));
+        }
+        let output = read_aside(child.stdout.take(), MAX_OUTPUT_BYTES);
+        let message = read_aside(child.stderr.take(), MAX_MESSAGE_BYTES);
+        let Some(output) = self.wait(&output) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(GitError::TooSlow { command });
+        };
+        let status = self.wait_for_exit(&mut child).map_err(failed)?;
+        let message = message.recv_timeout(KILL_TIMEOUT).unwrap_or_default();
+        if status.success() {
+            return Ok(output);
+        }
+        let message = String::from_utf8_lossy(&message);
+        let message: String = message.trim().chars().filter(|c| !c.is_control() || *c == '\n').collect();
+        Err(GitError::Git { command, message: message.replace('\n', "; ") })
+    }
+
+    fn start(&self, words: &[&str], input: &Input, output: Option<File>) -> io::Result<Child> {
+        let mut command = Command::new(self.program);
+        command.env_clear().env("PATH", SYSTEM_PATHS.join(":")).env("LC_ALL", "C").current_dir("/");
+        for (name, value) in [
+            ("HOME", "/nonexistent"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_ATTR_NOSYSTEM", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_OPTIONAL_LOCKS", "0"),
+            ("GIT_NO_REPLACE_OBJECTS", "1"),
+            ("GIT_NO_LAZY_FETCH", "1"),
+            ("GIT_COMMITTER_NAME", "ringfence"),
+            ("GIT_COMMITTER_EMAIL", "ringfence@localhost"),
+        ] {
+            command.env(name, value);
+        }
+        command.env("GIT_DIR", &self.directory);
+        if let Some(index) = &self.index {
+            command.env("GIT_INDEX_FILE", index);
+        }
+        if let Some((user, group)) = self.user {
+            command.gid(group).uid(user);
+        }
+        command.stdin(match input {
+            Input::Nothing => Stdio::null(),
+            Input::Text(_) => Stdio::piped(),
+            Input::File(file) => Stdio::from(file.try_clone()?),
+        });
+        command.stdout(output.map_or_else(Stdio::piped, Stdio::from)).stderr(Stdio::piped());
+        command.args(SAFE).args(words).process_group(0).spawn()
+    }
+
+    /// What was read, unless the time is over first.
+    fn wait(&self, output: &Receiver<Vec<u8>>) -> Option<Vec<u8>> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        match output.recv_timeout(left) {
+            Ok(output) => Some(output),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// A process that has closed its output may still run.
+    fn wait_for_exit(&self, child: &mut Child) -> io::Result<ExitStatus> {
+        let (ended, waiting) = channel::<()>();
+        let pid = rustix::process::Pid::from_child(child);
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let guard = thread::spawn(move || {
+            if let Err(RecvTimeoutError::Timeout) = waiting.recv_timeout(left) {
+                // The child is not reaped before this thread was told, so the id is still its own.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        });
+        let mut waited = rustix::process::WaitIdOptions::EXITED;
+        waited |= rustix::process::WaitIdOptions::NOWAIT;
+        let seen =
+            rustix::io::retry_on_intr(|| rustix::process::waitid(rustix::process::WaitId::Pid(pid), waited));
+        drop(ended);
+        let _ = guard.join();
+        seen?;
+        child.wait()
+    }
+}
+
+/// Reads on a thread of its own, at most `limit` bytes; the rest is read and dropped.
+fn read_aside(from: Option<impl Read + Send + 'static>, limit: u64) -> Receiver<Vec<u8>> {
+    let (send, receive) = channel();
+    thread::spawn(move || {
+        let mut content = Vec::new();
+        if let Some(mut from) = from {
+            let _ = (&mut from).take(limit).read_to_end(&mut content);
+            let _ = io::copy(&mut from, &mut io::sink());
+        }
+        // The reader has gone if the time was over.
+        let _ = send.send(content);
+    });
+    receive
+}

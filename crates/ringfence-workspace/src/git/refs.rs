@@ -1,0 +1,173 @@
+//! Refs of a git directory, read without git: loose files and `packed-refs`. Both may have been written by a run.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::{Directory, EntryKind, ReadError};
+
+/// Most bytes of `packed-refs` that are read.
+const MAX_PACKED_BYTES: u64 = 64 << 20;
+/// Most bytes of a loose ref.
+const MAX_LOOSE_BYTES: u64 = 4096;
+/// Most loose refs, and most directories between them.
+const MAX_LOOSE: usize = 20_000;
+/// Deepest directory below `refs`.
+const MAX_DEPTH: usize = 32;
+/// Longest name.
+const MAX_NAME_BYTES: usize = 1024;
+
+/// What a ref holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RefValue {
+    /// The id of an object, in hexadecimal.
+    Object(String),
+    /// Another ref.
+    Symbolic(String),
+}
+
+/// Refs by name.
+pub(crate) type Refs = BTreeMap<String, RefValue>;
+
+/// Why refs cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RefsError {
+    /// A file cannot be read.
+    #[error("failed to read {path}: {source}")]
+    Read {
+        /// Which, from the git directory.
+        path: String,
+        /// Why.
+        source: ReadError,
+    },
+    /// There are too many of them.
+    #[error("there are more than {MAX_LOOSE} loose refs")]
+    TooMany,
+}
+
+/// Parses what `HEAD` or a loose ref holds.
+pub(crate) fn parse_value(text: &str) -> Option<RefValue> {
+    let text = text.trim_end();
+    match text.strip_prefix("ref:") {
+        Some(name) => is_ref_name(name.trim()).then(|| RefValue::Symbolic(name.trim().to_owned())),
+        None => is_object_id(text).then(|| RefValue::Object(text.to_owned())),
+    }
+}
+
+/// Whether a text is the full id of an object.
+pub(crate) fn is_object_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether a text is a name that git accepts for a ref below `refs/`.
+pub(crate) fn is_ref_name(name: &str) -> bool {
+    let sound_part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
+    let sound_character =
+        |c: char| !c.is_control() && !matches!(c, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\' | '\u{7f}');
+    name.starts_with("refs/")
+        && name.len() <= MAX_NAME_BYTES
+        && !name.contains("..")
+        && !name.contains("@{")
+        && !name.ends_with('.')
+        && name.split('/').all(sound_part)
+        && name.chars().all(sound_character)
+}
+
+/// Reads all refs. A loose ref wins over a packed one. What is no ref is passed over.
+pub(crate) fn read(git: &Directory) -> Result<Refs, RefsError> {
+    let mut refs = read_packed(git, Path::new("packed-refs"))?;
+    refs.extend(read_loose(git)?);
+    Ok(refs)
+}
+
+/// Reads a file in the format of `packed-refs`, if it exists.
+pub(crate) fn read_packed(directory: &Directory, path: &Path) -> Result<Refs, RefsError> {
+    let text = match directory.read(path, MAX_PACKED_BYTES) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.is_missing() => return Ok(Refs::new()),
+        Err(source) => return Err(RefsError::Read { path: path.display().to_string(), source }),
+    };
+    let line = |line: &str| {
+        let (id, name) = line.split_once(' ')?;
+        let sound = is_object_id(id) && is_ref_name(name);
+        sound.then(|| (name.to_owned(), RefValue::Object(id.to_owned())))
+    };
+    Ok(text.lines().filter(|line| !line.starts_with(['#', '^'])).filter_map(line).collect())
+}
+
+/// Reads the files below `refs`.
+pub(crate) fn read_loose(git: &Directory) -> Result<Refs, RefsError> {
+    let mut refs = Refs::new();
+    let mut directories = vec![PathBuf::from("refs")];
+    let mut seen = 0;
+    while let Some(path) = directories.pop() {
+        let Ok(directory) = git.directory(&path) else { continue };
+        let failed = |source| RefsError::Read { path: path.display().to_string(), source };
+        for entry in directory.entries(MAX_LOOSE).map_err(|error| failed(error.into()))? {
+            seen += 1;
+            if seen > MAX_LOOSE {
+                return Err(RefsError::TooMany);
+            }
+            match entry.kind {
+                EntryKind::Directory if path.components().count() < MAX_DEPTH => {
+                    directories.push(path.join(&entry.name));
+                }
+                EntryKind::File => refs.extend(loose(&directory, &path, &entry.name)),
+                _ => {}
+            }
+        }
+    }
+    Ok(refs)
+}
+
+fn loose(directory: &Directory, path: &Path, name: &OsStr) -> Option<(String, RefValue)> {
+    let full = path.join(name).to_str().filter(|name| is_ref_name(name))?.to_owned();
+    let text = directory.read_text(Path::new(name), MAX_LOOSE_BYTES).ok()?;
+    Some((full, parse_value(&text)?))
+}
+
+/// All refs that name objects, in the format of `packed-refs`.
+pub(crate) fn packed_text(refs: &Refs) -> String {
+    let mut text = String::from("# pack-refs with: sorted \n");
+    for (name, value) in refs {
+        if let RefValue::Object(id) = value {
+            text.push_str(&format!("{id} {name}\n"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RefValue, is_ref_name, parse_value};
+
+    #[test]
+    fn names_that_git_refuses_are_refused() {
+        for name in ["refs/heads/main", "refs/tags/v1.0", "refs/heads/a/b-c_d"] {
+            assert!(is_ref_name(name), "{name}");
+        }
+        for name in [
+            "HEAD",
+            "refs/heads/../../config",
+            "refs//x",
+            "refs/heads/.x",
+            "refs/heads/x.lock",
+            "refs/heads/x y",
+            "refs/heads/x\n",
+            "refs/heads/",
+            "refs/heads/x@{1}",
+            "/refs/x",
+        ] {
+            assert!(!is_ref_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_are_ids_or_names() {
+        let id = "a".repeat(40);
+        assert_eq!(parse_value(&format!("{id}\n")), Some(RefValue::Object(id)));
+        assert_eq!(parse_value("ref: refs/heads/x\n"), Some(RefValue::Symbolic("refs/heads/x".into())));
+        assert_eq!(parse_value("ref: ../../x"), None);
+        assert_eq!(parse_value("-n"), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! Which repository a workspace is the working tree of, found without git.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::git::config;
+use crate::{Directory, EntryKind};
+
+/// Most bytes of a file that points to a git directory.
+const MAX_POINTER_BYTES: u64 = 4096;
+/// Most bytes of a configuration file.
+pub(crate) const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// A repository whose git directory can be replaced by a private one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repository {
+    /// The git directory with objects, refs and configuration.
+    pub common: PathBuf,
+    /// How the working tree belongs to it.
+    pub kind: Kind,
+}
+
+/// How a working tree belongs to its git directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// `.git` is the git directory.
+    Plain,
+    /// `.git` points to a directory below `worktrees` of the common one.
+    Linked {
+        /// The name of that directory.
+        name: String,
+    },
+    /// `.git` points to a git directory whose configuration points back.
+    Submodule {
+        /// What `.git` says.
+        pointer: String,
+        /// What the configuration says.
+        back: String,
+    },
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// No `.git`.
+    Nothing,
+    /// A repository.
+    Repository(Repository),
+    /// A `.git` that is none, or that only git itself can handle.
+    Unsupported {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Repository {
+    /// Looks at `.git` of a working tree.
+    pub fn discover(tree: &Directory, path: &Path) -> Found {
+        let pointer = Path::new(".git");
+        let found = match tree.metadata(pointer).map(|data| data.kind()) {
+            Err(_) => return Found::Nothing,
+            Ok(EntryKind::Directory) => Ok(Self { common: path.join(".git"), kind: Kind::Plain }),
+            Ok(EntryKind::File) => pointed(tree, path),
+            Ok(EntryKind::Link) => Err("`.git` is a symbolic link".to_owned()),
+            Ok(_) => Err("`.git` is neither a file nor a directory".to_owned()),
+        };
+        match found.and_then(|repository| repository.check_format().map(|()| repository)) {
+            Ok(repository) => Found::Repository(repository),
+            Err(why) => Found::Unsupported { why },
+        }
+    }
+
+    /// The git directory of this working tree: index and `HEAD`.
+    pub fn own(&self) -> PathBuf {
+        match &self.kind {
+            Kind::Plain | Kind::Submodule { .. } => self.common.clone(),
+            Kind::Linked { name } => self.common.join("worktrees").join(name),
+        }
+    }
+
+    /// The directories that its configuration names for hooks.
+    pub fn hooks_paths(&self) -> Vec<String> {
+        let Ok(git) = Directory::open(&self.common) else { return Vec::new() };
+        let text = |name: &str| git.read_text(Path::new(name), MAX_CONFIG_BYTES).unwrap_or_default();
+        let files = [text("config"), text("config.worktree")];
+        files.iter().flat_map(|text| config::values(text, "core", "hookspath")).collect()
+    }
+
+    /// Refuses what a copy without git would get wrong.
+    fn check_format(&self) -> Result<(), String> {
+        let git = Directory::open(&self.common).map_err(|error| error.to_string())?;
+        for name in ["objects", "refs"] {
+            if git.metadata(Path::new(name)).map(|data| data.kind()).ok() != Some(EntryKind::Directory) {
+                return Err(format!("`{name}` of the git directory is not a directory"));
+            }
+        }
+        let text = git
+            .read_text(Path::new("config"), MAX_CONFIG_BYTES)
+            .map_err(|error| format!("failed to read its configuration: {error}"))?;
+        for (key, value) in config::entries(&text, "extensions") {
+            let known = match key.as_str() {
+                "noop" | "worktreeconfig" | "relativeworktrees" | "objectformat" => true,
+                "refstorage" => value == "files",
+                _ => false,
+            };
+            if !known {
+                return Err(format!("the repository uses the extension `{key}`"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The repository that a `.git` file points to. One that does not point back is another working tree's.
+fn pointed(tree: &Directory, path: &Path) -> Result<Repository, String> {
+    let text = tree.read_text(Path::new(".git"), MAX_POINTER_BYTES).map_err(|error| error.to_string())?;
+    let pointer =
+        text.trim().strip_prefix("gitdir:").map(str::trim).ok_or("`.git` is a file without `gitdir:`")?;
+    let own =
+        fs::canonicalize(path.join(pointer)).map_err(|error| format!("`.git` points nowhere: {error}"))?;
+    let git = Directory::open(&own).map_err(|error| error.to_string())?;
+    let line = |name: &str| {
+        git.read_text(Path::new(name), MAX_POINTER_BYTES).ok().map(|text| text.trim().to_owned())
+    };
+    let elsewhere = || "`.git` points to a git directory that does not point back".to_owned();
+    let Some(common) = line("commondir") else {
+        let config =
+            git.read_text(Path::new("config"), MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
+        let back = config::values(&config, "core", "worktree").pop().ok_or_else(elsewhere)?;
+        let points_back = fs::canonicalize(own.join(&back)).is_ok_and(|place| place == path);
+        let kind = Kind::Submodule { pointer: pointer.to_owned(), back };
+        return if points_back { Ok(Repository { common: own, kind }) } else { Err(elsewhere()) };
+    };
+    let common = fs::canonicalize(own.join(common)).map_err(|error| error.to_string())?;
+    let points_back = line("gitdir").and_then(|text| fs::canonicalize(own.join(text)).ok());
+    let name = own.file_name().and_then(|name| name.to_str()).ok_or_else(elsewhere)?;
+    if points_back.as_deref() != Some(&path.join(".git")) || own != common.join("worktrees").join(name) {
+        return Err(elsewhere());
+    }
+    Ok(Repository { kind: Kind::Linked { name: name.to_owned() }, common })
+}
