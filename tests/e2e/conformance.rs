@@ -73,6 +73,8 @@ impl Subject {
             env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into()), ("ONLY".into(), "this".into())]),
             workspace: PathMapping::new(mapping, HostPath::new(self.workspace.path()).unwrap()),
             layer: None,
+            git: None,
+            governing: Vec::new(),
             stdin: Stdin::Empty,
             needed_hosts: Vec::new(),
             door: None,

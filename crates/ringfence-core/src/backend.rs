@@ -53,6 +53,11 @@ pub trait Backend: Send + Sync {
 
 /// A sandbox in which nothing runs yet. Dropping it takes it away.
 pub trait Staged: Send {
+    /// What a user should know of what was found in the workspace.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Starts the program of its plan. An error means that nothing was started.
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError>;
 }

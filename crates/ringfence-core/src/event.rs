@@ -153,9 +153,42 @@ pub struct RunResult {
     pub leftover_processes: u32,
     /// Processes of the run that could not be ended.
     pub surviving_processes: u32,
+    /// Refs of the workspace's repositories that the run changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub git_refs: Vec<GitRef>,
+    /// Files that the run made or changed and that another program executes later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub executed_later: Vec<ExecutedLater>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+}
+
+/// A ref of a git repository that a run changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitRef {
+    /// The git directory.
+    pub repository: PathBuf,
+    /// The name of the ref.
+    pub name: String,
+    /// The object that it named before, if it existed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The object that the run gave it, unless it deleted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The ref that names that object, if its own had changed meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_as: Option<String>,
+}
+
+/// A file that another program executes later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutedLater {
+    /// Its path, from the workspace.
+    pub path: String,
+    /// What executes it, in a short sentence.
+    pub why: String,
 }
 
 /// A file that an agent named in its last word.

@@ -29,6 +29,10 @@ pub struct Request {
     pub workspace: PathMapping,
     /// The directory for what it writes in the workspace, if that is not to go into the workspace itself.
     pub layer: Option<HostPath>,
+    /// The directory for private git directories, if the run is to have them.
+    pub git: Option<HostPath>,
+    /// Files that govern the run: its policy, variables and settings. It cannot write them, wherever it sees them.
+    pub governing: Vec<HostPath>,
     /// What it reads.
     pub stdin: Stdin,
     /// The hosts without which it cannot work.
@@ -180,6 +184,8 @@ mod tests {
             env: BTreeMap::new(),
             workspace: PathMapping::new(PathMappingMode::SamePath, HostPath::new("/w").unwrap()),
             layer: None,
+            git: None,
+            governing: Vec::new(),
             stdin: Stdin::Empty,
             needed_hosts: Vec::new(),
             door: None,

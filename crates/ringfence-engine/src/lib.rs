@@ -8,6 +8,8 @@ mod cancel;
 mod causes;
 mod clock;
 mod environment;
+mod executed;
+pub mod git;
 pub mod layer;
 mod lines;
 mod logins;

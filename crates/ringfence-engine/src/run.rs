@@ -11,9 +11,12 @@ use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Sandbox, S
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
+use ringfence_core::mode::Mode;
 use ringfence_core::paths::{BadPath, GUEST_HOME, HostPath, PathMapping};
 use ringfence_core::plan::{GuestFile, Plan, Refusal, Request, Stdin, resolve};
-use ringfence_core::policy::{BadHostRule, Credentials, NetworkMode, Policy, Reach};
+use ringfence_core::policy::{
+    BadHostRule, Credentials, GitAccess, NetworkMode, Policy, Reach, WorkspaceAccess,
+};
 use ringfence_core::record::{RECORD_SCHEMA, Record};
 use ringfence_core::units::Seconds;
 use ringfence_egress::{Broker, Meter, Session};
@@ -23,13 +26,14 @@ use crate::attachments::{self, Kept, Places};
 use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
+use crate::git::ImportedRefs;
 use crate::layer::Layer;
 use crate::logins::{self, Copies};
 use crate::loopback::{self, Local};
 use crate::outside::{self, Outside, OutsideError};
 use crate::redact::Redactor;
 use crate::watch::{Audience, Watch};
-use crate::{clock, version};
+use crate::{clock, executed, git, version};
 
 /// All that makes a run.
 pub struct Job<'a> {
@@ -63,6 +67,8 @@ pub struct Job<'a> {
     pub loopback_env: Vec<String>,
     /// Where to copy the files to that the agent names in its last word.
     pub attachments: Option<PathBuf>,
+    /// Files that govern it: its policy, variables and settings.
+    pub governing: Vec<HostPath>,
     /// What a program reads. Agent CLIs read nothing but what a person types at a terminal.
     pub stdin: Stdin,
 }
@@ -158,6 +164,9 @@ pub enum RunError {
     /// There is no directory for the files that come back.
     #[error("there is no place for attachments")]
     Attachments(#[source] io::Error),
+    /// There is no directory for private git directories.
+    #[error("failed to make a place for private git directories")]
+    Git(#[source] io::Error),
     /// The clock makes no name.
     #[error("the run has no name")]
     Name(#[from] BadName),
@@ -168,7 +177,9 @@ impl RunError {
     pub fn failure(&self) -> Failure {
         let class = match self {
             // The next try may find more space.
-            RunError::Store(_) | RunError::Outside(OutsideError::Session(_)) => FailureClass::Unknown,
+            RunError::Store(_) | RunError::Git(_) | RunError::Outside(OutsideError::Session(_)) => {
+                FailureClass::Unknown
+            }
             RunError::Outside(OutsideError::Provider(_)) => FailureClass::AuthRequired,
             _ => FailureClass::Refused,
         };
@@ -179,7 +190,7 @@ impl RunError {
     pub fn remedy(&self) -> Option<String> {
         match self {
             RunError::Refused(refusal) => Some(refusal.remedy()),
-            RunError::Store(_) => {
+            RunError::Store(_) | RunError::Git(_) => {
                 Some("free some space or check the permissions of the state directory".into())
             }
             RunError::Outside(_) => {
@@ -204,8 +215,12 @@ pub fn run(
 ) -> Result<RunResult, RunError> {
     let started = Instant::now();
     let run = job.run.clone().map_or_else(clock::new_run_id, Ok)?;
-    let Planned { plan, redactor, notices, session } = plan(job, backend, runs, &run)?;
+    let Planned { plan, redactor, mut notices, session } = plan(job, backend, runs, &run)?;
     let mut open = runs.open(&run)?;
+    if plan.request.git.is_some() {
+        notices.extend(git::import_lost(runs, &run, search_path(job), job.workspace.host().as_path()));
+        git::make_place(runs, &run).map_err(RunError::Git)?;
+    }
     if job.layer {
         open.make_layer()?;
     }
@@ -214,6 +229,7 @@ pub fn run(
     let places = places.map_err(RunError::Attachments)?;
     // It is built while the record is being written.
     let staged = backend.stage(&plan);
+    notices.extend(staged.iter().flat_map(|staged| staged.notices()));
     let record = record(job, backend, &plan, &redactor, &notices);
     open.begin(&record)?;
     if plan.request.env.get("TMPDIR").is_some_and(|tmp| runs.tmp(&run).as_os_str() == tmp.as_str()) {
@@ -243,7 +259,20 @@ pub fn run(
         let _ =
             watchers.tell(Event::Notice { message: format!("the layer cannot be read: {}", causes(&error)) });
     }
+    let imported = match plan.request.git.is_some() && !job.layer {
+        true => git::import(runs, &run, search_path(job), job.workspace.host().as_path()),
+        false => ImportedRefs::default(),
+    };
+    let (executed_later, unsearched) = match is_searched(job, &plan) {
+        true => executed::later(job.workspace.host().as_path(), &runs.record_file(&run)),
+        false => (Vec::new(), None),
+    };
+    let told = executed::notice(&executed_later);
+    for message in imported.notices.into_iter().chain(told).chain(unsearched) {
+        let _ = watchers.tell(Event::Notice { message });
+    }
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
+    (result.git_refs, result.executed_later) = (imported.refs, executed_later);
     (result.text, result.attachments) = attachments::collect(&result.text, &places, || unreadable(job));
     // The run is over, whatever the disk and the reader say.
     let _ = watchers.tell(Event::Result(result.clone()));
@@ -255,6 +284,17 @@ pub fn run(
         let _ = observer.event(&Event::Notice { message: failure.message });
     }
     Ok(result)
+}
+
+/// Whether the workspace is searched for what programs execute later: the run could write there, behind a boundary.
+fn is_searched(job: &Job<'_>, plan: &Plan) -> bool {
+    let files = &plan.request.policy.files;
+    files.reach == Reach::Workspace && files.workspace == WorkspaceAccess::ReadWrite && !job.layer
+}
+
+/// Where programs of the host are looked for.
+fn search_path<'a>(job: &'a Job<'_>) -> &'a str {
+    job.host_env.get("PATH").map(String::as_str).unwrap_or_default()
 }
 
 /// What a run must not read.
@@ -328,6 +368,8 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         env: passed.env,
         workspace: job.workspace.clone(),
         layer: job.layer.then(|| HostPath::new(runs.layer(run))).transpose()?,
+        git: private_git(job, mode).then(|| HostPath::new(runs.git(run))).transpose()?,
+        governing: job.governing.clone(),
         stdin: if cli.is_some() && !job.at_terminal() { Stdin::Empty } else { job.stdin },
         needed_hosts: needed,
         door: None,
@@ -343,6 +385,12 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     let notices = notices.chain(unreached).chain(unknown);
     let notices = notices.collect();
     Ok(Planned { plan, redactor, notices, session })
+}
+
+/// Whether a run gets private git directories.
+fn private_git(job: &Job<'_>, mode: Mode) -> bool {
+    let files = &job.policy.files;
+    mode.isolates() && files.git == GitAccess::Private && files.workspace == WorkspaceAccess::ReadWrite
 }
 
 /// What a person should know who has neither a key nor a login for an agent CLI that needs one.
@@ -693,6 +741,8 @@ fn conclude(
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         leftover_processes: leftovers,
         surviving_processes: survivors,
+        git_refs: Vec::new(),
+        executed_later: Vec::new(),
         failure: outcome.failure.map(|failure| redactor.clean_failure(failure)),
     }
 }

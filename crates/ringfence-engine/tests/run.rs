@@ -80,6 +80,7 @@ impl Scene {
             loopback_env: Vec::new(),
             notices: Vec::new(),
             layer: false,
+            governing: Vec::new(),
             stdin: Stdin::Empty,
         };
         let mut seen = Seen(Vec::new());

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, accessat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
     mount_remount, move_mount, open_tree, unmount,
@@ -320,12 +320,22 @@ impl Kernel for Linux {
             Nothing::File => EMPTY_FILE,
             Nothing::Directory => EMPTY_DIRECTORY,
         };
-        clone_tree(Path::new(source)).and_then(|tree| attach(&tree, target)).map_err(failed("mask", target))
+        let masked = clone_tree(Path::new(source)).and_then(|tree| attach_on(&tree, &locate(target)?));
+        masked.map_err(failed("mask", target))
     }
 
     fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError> {
         let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
-        bind_tree(target, target, set).map_err(failed("hold", target))
+        let held = locate(target).and_then(|place| {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                | OpenTreeFlags::AT_RECURSIVE
+                | OpenTreeFlags::AT_EMPTY_PATH;
+            let tree = open_tree(&place, "", flags)?;
+            set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, set)?;
+            attach_on(&tree, &place)
+        });
+        held.map_err(failed("hold", target))
     }
 
     fn device(&mut self, name: &str) -> Result<(), KernelError> {
@@ -396,6 +406,18 @@ fn clone_tree(source: &Path) -> io::Result<OwnedFd> {
 
 fn attach(tree: &OwnedFd, target: &Path) -> io::Result<()> {
     Ok(move_mount(tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Opens what is at a path that a run may have written: no link on the way is followed, and the last is opened itself.
+fn locate(target: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat2(CWD, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
+}
+
+/// Mounts a tree on what was opened.
+fn attach_on(tree: &OwnedFd, place: &OwnedFd) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(tree, "", place, "", flags)?)
 }
 
 fn set_mount(target: &Path, set: u64) -> io::Result<()> {

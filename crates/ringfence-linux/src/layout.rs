@@ -50,8 +50,6 @@ pub struct Sandbox {
     pub identity: Option<(u64, u64)>,
     /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.
     pub placeholders: Vec<Placeholder>,
-    /// Where unused ones are kept.
-    pub kept: PathBuf,
     /// The ports of its own loopback at which it comes to the broker.
     pub doors: Vec<u16>,
     /// With walls that somebody else has made: what has to be mounted there, for whoever replaces a file on the host takes

@@ -249,7 +249,7 @@ impl Opened {
 
     /// Tells it all the rest, short of starting the program.
     pub fn build(self, sandbox: Sandbox, spec: Spec, stdin: Option<OwnedFd>) -> Result<Child, SpawnError> {
-        let stand_ins = StandIns::share(&sandbox.workspace, &sandbox.kept);
+        let stand_ins = StandIns::share(&sandbox.workspace);
         let mut stand_ins = stand_ins.map_err(SpawnError::Placeholder)?;
         stand_ins.answer_for(sandbox.placeholders.clone());
         stand_ins.place().map_err(SpawnError::Placeholder)?;

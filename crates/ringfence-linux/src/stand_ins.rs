@@ -1,13 +1,12 @@
 //! What stands in a workspace for protected paths that do not exist, while a run lasts.
 //!
-//! Each is marked, so that nobody ever takes it for a person's file or the other way round, and several runs in one
-//! workspace stand on the same ones: the last takes them away, as a lock on the workspace tells. Between runs they are
-//! kept in a place of ours, for moving a file is far cheaper than making and deleting one.
+//! Each is marked, so that it is never taken for a user's file or the other way round, and several runs in one workspace
+//! share them: the last run removes them, as a lock on the workspace tells. Each is made new and deleted afterwards: a run in
+//! a directory above could have kept a descriptor of it, so none is ever moved to another workspace.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringfence_core::paths::STAND_IN_MARK;
@@ -27,18 +26,17 @@ const LONGEST: u64 = 16;
 #[derive(Debug)]
 pub struct StandIns {
     wanted: Vec<Placeholder>,
-    kept: PathBuf,
     workspace: File,
 }
 
 impl StandIns {
-    /// A share of a workspace, before anybody looks at what is in it. Unused ones are kept in the directory `kept`.
-    pub fn share(workspace: &Path, kept: &Path) -> io::Result<Self> {
+    /// Takes a share of a workspace, before it is scanned.
+    pub fn share(workspace: &Path) -> io::Result<Self> {
         let workspace = File::open(workspace)?;
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             match flock(&workspace, FlockOperation::NonBlockingLockShared) {
-                Ok(()) => return Ok(Self { wanted: Vec::new(), kept: kept.to_owned(), workspace }),
+                Ok(()) => return Ok(Self { wanted: Vec::new(), workspace }),
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                     let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
                     let _ = rustix::event::poll(&mut [], pause.as_ref());
@@ -62,7 +60,7 @@ impl StandIns {
     /// that no other run ever takes it for a person's file.
     pub fn place(&self) -> io::Result<()> {
         for (index, placeholder) in self.wanted.iter().enumerate() {
-            if fs::symlink_metadata(&placeholder.path).is_ok() || self.take_kept(index, placeholder) {
+            if fs::symlink_metadata(&placeholder.path).is_ok() {
                 continue;
             }
             let name = format!(".ringfence-{}-{index}", std::process::id());
@@ -79,49 +77,15 @@ impl StandIns {
         }
         Ok(())
     }
-
-    /// Where one is kept between runs.
-    fn slot(&self, index: usize, kind: &StandIn) -> PathBuf {
-        self.kept.join(match kind {
-            StandIn::Directory => format!("{index}-directory"),
-            StandIn::File(text) => {
-                let text: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
-                format!("{index}-file-{text}")
-            }
-        })
-    }
-
-    /// Puts one in its place that was kept. Not all file systems are the same, and not every slot is full.
-    fn take_kept(&self, index: usize, placeholder: &Placeholder) -> bool {
-        put(&self.slot(index, &placeholder.kind), &placeholder.path).is_ok()
-    }
-
-    /// Keeps one for later, or deletes it.
-    fn remove(&self, index: usize, placeholder: &Placeholder) {
-        let slot = self.slot(index, &placeholder.kind);
-        if !as_made(placeholder) {
-            return;
-        }
-        let mut kept = put(&placeholder.path, &slot);
-        if kept == Err(Errno::NOENT) && fs::DirBuilder::new().mode(0o700).create(&self.kept).is_ok() {
-            kept = put(&placeholder.path, &slot);
-        }
-        if kept.is_err() {
-            take_away(placeholder);
-        } else if !as_made(&Placeholder { path: slot.clone(), kind: placeholder.kind.clone() }) {
-            // Somebody wrote to it at this very moment.
-            let _ = put(&slot, &placeholder.path);
-        }
-    }
 }
 
 impl Drop for StandIns {
     fn drop(&mut self) {
         if flock(&self.workspace, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // The innermost first.
-            for (index, placeholder) in self.wanted.iter().enumerate().rev() {
+            for placeholder in self.wanted.iter().rev() {
                 if is_marked(&placeholder.path) {
-                    self.remove(index, placeholder);
+                    take_away(placeholder);
                 }
             }
         }

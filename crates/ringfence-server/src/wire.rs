@@ -378,9 +378,55 @@ pub(crate) struct RunResult {
     pub(crate) leftover_processes: u32,
     /// Processes that could not be ended.
     pub(crate) surviving_processes: u32,
+    /// Refs of the workspace's repositories that the run changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) git_refs: Vec<GitRef>,
+    /// Files that the run made or changed and that another program executes later.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) executed_later: Vec<ExecutedLater>,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<Failure>,
+}
+
+/// A ref of a git repository that a run changed.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct GitRef {
+    /// The git directory.
+    pub(crate) repository: String,
+    /// The name of the ref.
+    pub(crate) name: String,
+    /// The object that it named before, if it existed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<String>,
+    /// The object that the run gave it, unless it deleted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) to: Option<String>,
+    /// The ref that names that object, if its own had changed meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kept_as: Option<String>,
+}
+
+impl From<event::GitRef> for GitRef {
+    fn from(git_ref: event::GitRef) -> Self {
+        let event::GitRef { repository, name, from, to, kept_as } = git_ref;
+        Self { repository: repository.display().to_string(), name, from, to, kept_as }
+    }
+}
+
+/// A file that another program executes later.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct ExecutedLater {
+    /// Its path, from the workspace.
+    pub(crate) path: String,
+    /// What executes it.
+    pub(crate) why: String,
+}
+
+impl From<event::ExecutedLater> for ExecutedLater {
+    fn from(file: event::ExecutedLater) -> Self {
+        Self { path: file.path, why: file.why }
+    }
 }
 
 impl From<event::RunResult> for RunResult {
@@ -398,6 +444,8 @@ impl From<event::RunResult> for RunResult {
             duration_ms: result.duration_ms,
             leftover_processes: result.leftover_processes,
             surviving_processes: result.surviving_processes,
+            git_refs: result.git_refs.into_iter().map(Into::into).collect(),
+            executed_later: result.executed_later.into_iter().map(Into::into).collect(),
             failure: result.failure.map(Into::into),
         }
     }

@@ -26,6 +26,8 @@ use crate::atomic::{self, WriteError};
 #[derive(Debug, Clone)]
 pub struct Runs {
     root: PathBuf,
+    /// Where private git directories are.
+    git: PathBuf,
 }
 
 /// Why the store could not do what it was asked.
@@ -99,7 +101,7 @@ impl Progress {
 impl Runs {
     /// Below this directory, which need not exist yet.
     pub fn new(state_directory: &Path) -> Self {
-        Self { root: state_directory.join("runs") }
+        Self { root: state_directory.join("runs"), git: state_directory.join("git") }
     }
 
     /// Makes the place of a run.
@@ -147,6 +149,17 @@ impl Runs {
     /// Where a run keeps what it wrote in its workspace, if that did not go into the workspace itself.
     pub fn layer(&self, run: &RunId) -> PathBuf {
         self.directory(run).join("layer")
+    }
+
+    /// Where a run keeps its private git directories until they are imported.
+    pub fn git(&self, run: &RunId) -> PathBuf {
+        self.git.join(run.as_str())
+    }
+
+    /// Runs whose private git directories are not imported yet.
+    pub fn git_pending(&self) -> Vec<RunId> {
+        let entries = fs::read_dir(&self.git).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
     /// The ids of all runs, the newest first.

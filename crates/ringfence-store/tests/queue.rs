@@ -87,6 +87,8 @@ fn failed_result(task: &Task, failure: &Failure) -> RunResult {
         duration_ms: 5,
         leftover_processes: 0,
         surviving_processes: 0,
+        git_refs: Vec::new(),
+        executed_later: Vec::new(),
         failure: Some(failure.clone()),
     }
 }

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
@@ -191,8 +191,30 @@ impl Directory {
         }
     }
 
-    /// Calls `visit` for each name in this directory, in no order, until it returns `false`.
-    pub fn each(&self, visit: &mut dyn FnMut(&OsStr, EntryKind) -> bool) -> io::Result<()> {
+    /// Reads where a symbolic link in this directory leads.
+    pub fn link(&self, name: &OsStr) -> io::Result<PathBuf> {
+        let target = rustix::fs::readlinkat(&self.descriptor, name, Vec::new())?;
+        Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+    }
+
+    /// Finds what a path below this directory names, links followed as long as they stay beneath. Nothing is opened for
+    /// reading. The result is the path from this directory, without links.
+    pub fn resolve(&self, path: &Path) -> io::Result<(PathBuf, Metadata)> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = openat2(&self.descriptor, path, flags, Mode::empty(), ResolveFlags::BENEATH)?;
+        let name = |descriptor: &OwnedFd| -> io::Result<PathBuf> {
+            let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+            let name = rustix::fs::readlinkat(CWD, link, Vec::new())?;
+            Ok(PathBuf::from(OsString::from_vec(name.into_bytes())))
+        };
+        let (here, there) = (name(&self.descriptor)?, name(&found)?);
+        let below = there.strip_prefix(&here).map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok((below.to_owned(), Metadata(fstat(&found)?)))
+    }
+
+    /// Calls `visit` with each name in this directory, its kind and the number of its inode, in no order, until it returns
+    /// `false`.
+    pub fn each(&self, visit: &mut dyn FnMut(&OsStr, EntryKind, u64) -> bool) -> io::Result<()> {
         // A reader of its own, so that the position of this descriptor does not matter.
         let mut names = Dir::read_from(&self.descriptor)?;
         while let Some(entry) = names.read() {
@@ -202,7 +224,7 @@ impl Directory {
                 continue;
             }
             let kind = self.kind_of(name, entry.file_type())?;
-            if !visit(OsStr::from_bytes(name.to_bytes()), kind) {
+            if !visit(OsStr::from_bytes(name.to_bytes()), kind, entry.ino()) {
                 break;
             }
         }
@@ -224,7 +246,7 @@ impl Directory {
     /// The names in this directory, at most `limit` of them, in no order.
     pub fn entries(&self, limit: usize) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        self.each(&mut |name, kind| {
+        self.each(&mut |name, kind, _| {
             entries.push(Entry { name: name.to_owned(), kind });
             entries.len() < limit
         })?;

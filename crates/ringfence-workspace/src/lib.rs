@@ -5,8 +5,11 @@
 //! can be trusted. What must not be here: a function that takes an absolute path, other than [`Directory::open`].
 
 mod directory;
+pub mod executed;
 mod file;
 pub mod git;
+mod walk;
 
 pub use directory::{Directory, DirectoryError, Entry, EntryKind, Metadata};
 pub use file::{ReadError, read_bounded};
+pub use walk::{Bounds, Next, Unvisited, Visit, walk};

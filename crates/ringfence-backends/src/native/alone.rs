@@ -116,7 +116,6 @@ pub(super) fn sandbox(
         workspace: workspace.to_owned(),
         identity: Some(survey.identity),
         placeholders: Vec::new(),
-        kept: PathBuf::new(),
         doors: Vec::new(),
         mounted: Vec::new(),
     })

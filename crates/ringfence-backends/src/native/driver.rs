@@ -18,7 +18,7 @@ use super::limits::Offer;
 use super::system::{self, System};
 use super::{alone, caps, plan};
 use crate::Surroundings;
-use crate::shared::{probing, run, survey};
+use crate::shared::{probing, repositories, run, survey};
 
 /// What a run leaves on the host, taken away when this is dropped. In this order.
 struct Traces {
@@ -35,6 +35,10 @@ struct Traceless<T: ?Sized> {
 }
 
 impl Staged for Traceless<run::Built> {
+    fn notices(&self) -> Vec<String> {
+        self.run.notices()
+    }
+
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
         let Self { run, traces } = *self;
         let run = run.start()?;
@@ -117,7 +121,7 @@ impl Native {
             spec.env.insert(variable.into(), place.display().to_string());
         }
         let traces = Traces { stand_ins: None, _own: Some(own), _groups: bounded.groups };
-        Ok(Traceless { run: Box::new(idle.build(spec, request)?), traces })
+        Ok(Traceless { run: Box::new(idle.build(spec, request)?.with_notices(survey.notices)), traces })
     }
 
     /// In namespaces, with a root of its own.
@@ -129,8 +133,7 @@ impl Native {
         base: &Base,
     ) -> Result<Traceless<run::Built>, LaunchError> {
         let workspace = plan::lock(&plan.request);
-        let kept = self.around.state.join("stand-ins");
-        let stand_ins = StandIns::share(workspace, &kept);
+        let stand_ins = StandIns::share(workspace);
         let mut stand_ins = stand_ins.map_err(|error| {
             let message = format!("{} cannot be locked: {error}", workspace.display());
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
@@ -138,8 +141,12 @@ impl Native {
         let program = system::program(&plan.request)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
         let survey = survey::look(&plan.request, &self.around.home, &hidden)?;
+        repositories::make(&plan.request, &survey, None).map_err(|error| {
+            let message = format!("a private git directory cannot be made: {error}");
+            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+        })?;
         let bounded = self.offer().bound(&plan.request)?;
-        let spec = plan::spec(plan, base, (&program, &survey), &bounded, &kept)?;
+        let spec = plan::spec(plan, base, (&program, &survey), &bounded)?;
         let placed = plan::placeholders(&plan.request, &survey);
         if let Some(layer) = plan::layer(&plan.request) {
             make_ways(layer, plan.request.workspace.host().as_path(), &placed).map_err(|error| {
@@ -149,7 +156,8 @@ impl Native {
         }
         stand_ins.answer_for(placed);
         let traces = Traces { stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups };
-        Ok(Traceless { run: Box::new(idle.out_of_reach().build(spec, &plan.request)?), traces })
+        let run = idle.out_of_reach().build(spec, &plan.request)?.with_notices(survey.notices);
+        Ok(Traceless { run: Box::new(run), traces })
     }
 }
 

@@ -12,8 +12,8 @@ use ringfence_linux::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step, 
 use super::limits::Bounded;
 use super::system::{Part, Program, System};
 use crate::shared::covers::{Cover, Shown, covers, hidden, shown};
-use crate::shared::run;
 use crate::shared::survey::Survey;
+use crate::shared::{repositories, run};
 
 /// What can be built before the workspace was looked at: the system, empty places, devices, processes.
 pub(super) fn base(request: &Request, system: &System) -> Base {
@@ -56,10 +56,8 @@ pub(super) fn spec(
     base: &Base,
     (program, survey): (&Program, &Survey),
     bounded: &Bounded,
-    kept: &Path,
 ) -> Result<Spec, LaunchError> {
-    let sandbox = sandbox(&plan.request, base, program, survey);
-    spec_of(plan, Sandbox { kept: kept.to_owned(), ..sandbox }, program, bounded)
+    spec_of(plan, sandbox(&plan.request, base, program, survey), program, bounded)
 }
 
 /// The same for a sandbox that was made otherwise.
@@ -131,6 +129,10 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         }
     }
     let seen = seen(base.steps.iter().chain(&builder.steps));
+    let private = |number| repositories::private(request, number);
+    for Shown { source, target, write } in repositories::mounts(request, survey, &private) {
+        builder.bind(&source, &target, access(write));
+    }
     let covers = covers(request, survey, &seen).into_iter().map(step);
     // The base has masked its own already.
     builder.steps.extend(covers.filter(|cover| !base.steps.contains(cover)));
@@ -144,7 +146,6 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         grants: builder.grants,
         cwd: request.workspace.guest().as_path().to_owned(),
         placeholders: placeholders(request, survey),
-        kept: PathBuf::new(),
         doors: run::doors(request),
         mounted: Vec::new(),
     }
@@ -213,7 +214,6 @@ fn access(write: bool) -> Access {
 fn step(cover: Cover) -> Step {
     match cover {
         Cover::Hold { target, write, .. } => Step::Hold { target, access: access(write) },
-        Cover::Text { target, text, .. } => Step::Text { target, text },
         Cover::Hide { target, directory: true, .. } => Step::MaskDirectory { target },
         Cover::Hide { target, directory: false, .. } => Step::MaskFile { target },
     }

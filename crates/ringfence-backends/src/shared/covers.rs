@@ -23,15 +23,13 @@ pub(crate) struct Shown {
 pub(crate) enum Cover {
     /// What is there already, held in its place.
     Hold { source: PathBuf, target: PathBuf, write: bool },
-    /// Another text in the place of a file.
-    Text { source: PathBuf, target: PathBuf, text: String },
     /// Nothing in the place of a file or a directory.
     Hide { source: PathBuf, target: PathBuf, directory: bool },
 }
 
 /// What is seen besides the system, the workspace last.
 pub(crate) fn shown(request: &Request, survey: &Survey) -> Vec<Shown> {
-    let git = survey.git.iter().map(|(source, target, write)| Shown {
+    let git = survey.submodule.iter().map(|(source, target, write)| Shown {
         source: source.clone(),
         target: target.clone(),
         write: *write,
@@ -58,10 +56,6 @@ pub(crate) fn covers(request: &Request, survey: &Survey, seen: &[Shown]) -> Vec<
         let held = |target| Cover::Hold { source: path.clone(), target, write };
         covers.extend(places(seen, path, true).into_iter().map(held));
     }
-    if let Some((path, text)) = &survey.exclude {
-        let said = |target| Cover::Text { source: path.clone(), target, text: text.clone() };
-        covers.extend(places(seen, path, true).into_iter().map(said));
-    }
     if request.policy.files.reach == Reach::Workspace {
         let masks: Vec<Cover> =
             survey.hidden.iter().flat_map(|(path, directory)| hidden(seen, path, *directory)).collect();
@@ -75,14 +69,14 @@ pub(crate) fn covers(request: &Request, survey: &Survey, seen: &[Shown]) -> Vec<
 impl Cover {
     pub(crate) fn target(&self) -> &Path {
         match self {
-            Cover::Hold { target, .. } | Cover::Text { target, .. } | Cover::Hide { target, .. } => target,
+            Cover::Hold { target, .. } | Cover::Hide { target, .. } => target,
         }
     }
 
     /// What is covered, on the host.
     pub(crate) fn source(&self) -> &Path {
         match self {
-            Cover::Hold { source, .. } | Cover::Text { source, .. } | Cover::Hide { source, .. } => source,
+            Cover::Hold { source, .. } | Cover::Hide { source, .. } => source,
         }
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod gate;
 pub(crate) mod means;
 pub(crate) mod probing;
 pub(crate) mod program;
+pub(crate) mod repositories;
 pub(crate) mod run;
 pub(crate) mod surroundings;
 pub(crate) mod survey;

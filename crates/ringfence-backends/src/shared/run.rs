@@ -109,7 +109,7 @@ impl Idle {
         let input = (request.stdin == Stdin::Inherit).then(|| input.as_fd());
         self.gate.send(&Order::Build(spec), input).map_err(|error| lost(&error))?;
         let name = request.argv.first().cloned().unwrap_or_default();
-        Ok(Built { idle: self, name })
+        Ok(Built { idle: self, name, notices: Vec::new() })
     }
 }
 
@@ -118,11 +118,24 @@ pub(crate) struct Built {
     idle: Idle,
     /// What people call the program.
     name: String,
+    /// What a user should know of the workspace.
+    notices: Vec<String>,
+}
+
+impl Built {
+    /// The same, with what a user should know of the workspace.
+    pub(crate) fn with_notices(self, notices: Vec<String>) -> Self {
+        Self { notices, ..self }
+    }
 }
 
 impl Staged for Built {
+    fn notices(&self) -> Vec<String> {
+        self.notices.clone()
+    }
+
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
-        let Self { idle: Idle { gate, stdout, stderr, found, out_of_reach }, name } = *self;
+        let Self { idle: Idle { gate, stdout, stderr, found, out_of_reach }, name, .. } = *self;
         gate.send(&Order::Start, None).map_err(|error| lost(&error))?;
         let mut report = gate.first_report(START_PATIENCE).map_err(|error| lost(&error))?;
         let mut doors = Vec::new();

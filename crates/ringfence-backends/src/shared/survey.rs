@@ -1,25 +1,44 @@
-//! What is on this machine that the plan has to know: which protected, denied and secret paths there are. Read before the
-//! run; the run cannot change it any more.
+//! The scan of what a run will see: which paths there are to protect and to hide, and which repositories. It happens before
+//! the run, which cannot change its result any more.
+//!
+//! An earlier run may have written everything below the workspace, so the scan follows no link out of it, reads nothing
+//! without a bound, and what it cannot look at is hidden and reported instead of being a reason to refuse.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use globset::GlobSet;
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::Request;
-use ringfence_core::policy::WorkspaceAccess;
+use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
+use ringfence_workspace::{Bounds, Directory, EntryKind, Next, Visit, walk};
+
+use super::repositories::{self, GitMount};
+
+/// How much of a workspace is scanned. The path of what is hidden has to fit into a mount's.
+const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 5_000_000 };
+/// Most paths that are protected or hidden below the workspace: each is a mount.
+const MAX_COVERS: usize = 4096;
+/// More of them in one directory than this, and the whole directory is hidden.
+const MAX_HIDDEN_IN_DIRECTORY: usize = 64;
+/// Most paths that a notice names.
+const MAX_NAMED: usize = 5;
 
 /// What was found. All paths are the host's, links resolved.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Survey {
     /// Paths to show besides, and whether they may be written.
     pub(crate) shown: Vec<(PathBuf, bool)>,
-    /// The git directory of a submodule, and where its pointer leads inside; and a link that leads back from there.
-    pub(crate) git: Option<(PathBuf, PathBuf, bool)>,
+    /// Git directories that the run does not write itself.
+    pub(crate) git: Vec<GitMount>,
+    /// The git directory of a submodule as it is, where its pointer leads inside, and whether it may be written.
+    pub(crate) submodule: Option<(PathBuf, PathBuf, bool)>,
+    /// A link that leads back from there.
     pub(crate) link_back: Option<(PathBuf, PathBuf)>,
     /// Paths to hide, and whether they are directories.
     pub(crate) hidden: BTreeSet<(PathBuf, bool)>,
@@ -27,19 +46,21 @@ pub(crate) struct Survey {
     pub(crate) anchors: Vec<PathBuf>,
     /// Protected paths.
     pub(crate) protected: Vec<PathBuf>,
+    /// Those of the protected paths that are symbolic links: they are held, not what they lead to.
+    pub(crate) links: Vec<PathBuf>,
     /// Those of both that are not there, and what stands in for them; the outer ones first.
     pub(crate) missing: Vec<(PathBuf, StandIn)>,
-    /// A file of git that names what it is not to see, and what it says with the stand-ins added.
-    pub(crate) exclude: Option<(PathBuf, String)>,
     /// The device and the number of the workspace.
     pub(crate) identity: (u64, u64),
+    /// What a user should know of it.
+    pub(crate) notices: Vec<String>,
 }
 
-fn refused(message: String) -> LaunchError {
+pub(super) fn refused(message: String) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
 }
 
-/// Looks around. Besides what the policy names, these are hidden.
+/// Scans. Besides what the policy names, `hidden` is hidden.
 pub(crate) fn look(
     request: &Request,
     home: &Path,
@@ -47,11 +68,10 @@ pub(crate) fn look(
 ) -> Result<Survey, LaunchError> {
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
-    let data = fs::metadata(workspace)
-        .map_err(|error| refused(format!("{} cannot be used: {error}", workspace.display())))?;
+    let tree = Directory::open(workspace).map_err(|error| refused(error.to_string()))?;
     let mut survey = Survey {
         hidden: hidden.iter().cloned().collect(),
-        identity: (data.dev(), data.ino()),
+        identity: (tree.id().device, tree.id().inode),
         ..Survey::default()
     };
     for (paths, write) in [(&files.read, false), (&files.write, true)] {
@@ -67,24 +87,33 @@ pub(crate) fn look(
     }
     let (own, here): (Vec<String>, Vec<String>) =
         files.protect.iter().cloned().partition(|name| name.starts_with("~/"));
-    protected(workspace, &here, &mut survey)?;
-    protected_at_home(workspace, home, &own, &mut survey)?;
-    if !files.protect.is_empty() {
-        // With a layer nothing but the layer is written.
-        let write = files.workspace == WorkspaceAccess::ReadWrite && request.layer.is_none();
-        worktree(request, write, &mut survey)?;
+    survey.protect(workspace, &here);
+    survey.protect_home(workspace, home, &own);
+    survey.protect_governing(request);
+    repositories::of_workspace(request, &tree, home, &mut survey);
+    let denied = files.denied().map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
+    let private = files.git == GitAccess::Private && request.git.is_some();
+    let names = Names {
+        denied: &denied,
+        protected: &here,
+        git: files.git,
+        private,
+        writable: writes(request),
+        is_workspace: true,
+    };
+    survey.scan(&tree, workspace, &names)?;
+    let others = survey.shown.iter().filter(|(path, _)| path.is_dir()).cloned();
+    for (root, write) in others.collect::<Vec<_>>() {
+        let tree = Directory::open(&root).map_err(|error| refused(error.to_string()))?;
+        survey.scan(&tree, &root, &Names { writable: write, is_workspace: false, ..names })?;
     }
-    survey.exclude = exclude(workspace, &survey);
-    let roots: Vec<PathBuf> = [workspace.to_owned()]
-        .into_iter()
-        .chain(survey.shown.iter().map(|(path, _)| path.clone()))
-        .filter(|path| path.is_dir())
-        .collect();
-    let set = files.denied().map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
-    for root in roots {
-        search(&root, &set, &mut survey)?;
-    }
+    survey.check_size()?;
     Ok(survey)
+}
+
+/// Whether a run writes in its workspace.
+pub(super) fn writes(request: &Request) -> bool {
+    request.policy.files.workspace == WorkspaceAccess::ReadWrite
 }
 
 /// What ringfence itself keeps, which no run sees wherever it is.
@@ -92,12 +121,12 @@ pub(crate) fn state(directory: &Path) -> Vec<(PathBuf, bool)> {
     real(directory).into_iter().collect()
 }
 
-/// A path that somebody asked to show. A socket is a door, not a file.
+/// A path that a user asked to show. The listener behind a socket is outside of the sandbox.
 fn shown(path: &str) -> Result<PathBuf, LaunchError> {
     let unshowable = |error: std::io::Error| refused(format!("{path} cannot be shown: {error}"));
     let real = fs::canonicalize(path).map_err(unshowable)?;
     if fs::metadata(&real).map_err(unshowable)?.file_type().is_socket() {
-        return Err(refused(format!("{path} is a socket, and whoever listens there is outside")));
+        return Err(refused(format!("{path} is a socket, whose listener is outside of the sandbox")));
     }
     Ok(real)
 }
@@ -109,247 +138,328 @@ pub(crate) fn real(path: &Path) -> Option<(PathBuf, bool)> {
     Some((real, directory))
 }
 
-/// Protected paths as they are, or as they must not come to be: what is missing is held at its outermost part.
-fn protected(root: &Path, names: &[String], survey: &mut Survey) -> Result<(), LaunchError> {
-    for name in names {
-        let path: PathBuf = root.join(name).components().collect();
-        let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != root).collect();
-        way.reverse();
-        for (place, part) in way.iter().enumerate() {
-            let last = place + 1 == way.len();
-            match fs::symlink_metadata(part) {
-                // Nothing can be mounted on a link, so nothing could keep it from being replaced.
-                Ok(data) if data.is_symlink() => return Err(link(part)),
-                // Another run holds the whole of it already, and nothing is to come to be in it.
-                Ok(_) if !last && ringfence_linux::is_stand_in(part) => {
-                    note_missing(part, StandIn::Directory, survey);
-                    add(&mut survey.protected, part);
-                    break;
-                }
-                Ok(data) if data.is_dir() && !last => add(&mut survey.anchors, part),
-                // A file in the way is held as it is, and nothing can come to be below it.
-                Ok(_) => {
-                    adopt(part, stand_in(name, last), survey);
-                    add(&mut survey.protected, part);
-                    break;
-                }
-                Err(_) => {
-                    note_missing(part, stand_in(name, last), survey);
-                    add(&mut survey.protected, part);
-                    break;
+/// What to look for below a directory.
+#[derive(Clone, Copy)]
+struct Names<'a> {
+    denied: &'a GlobSet,
+    /// Paths that are protected in every directory where they exist.
+    protected: &'a [String],
+    git: GitAccess,
+    /// Whether git directories are replaced by private ones.
+    private: bool,
+    /// Whether the run may write what is scanned.
+    writable: bool,
+    /// Whether it is the workspace. What its root has to have is protected apart from the scan.
+    is_workspace: bool,
+}
+
+impl Names<'_> {
+    /// The protected paths that begin with a name.
+    fn beginning_with(&self, name: &OsStr) -> impl Iterator<Item = &str> {
+        let first = move |path: &&str| path.split('/').next().is_some_and(|first| OsStr::new(first) == name);
+        self.protected.iter().map(String::as_str).filter(first)
+    }
+}
+
+/// What one scan found, before it is sorted out. Paths are from the root.
+#[derive(Default)]
+struct Finds {
+    hidden: Vec<(PathBuf, bool)>,
+    protected: Vec<PathBuf>,
+    repositories: Vec<PathBuf>,
+    /// Denied links, and what is hidden because of them.
+    followed: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Survey {
+    /// Protects paths as they are, or reserves them: one that is missing is reserved at its outermost part.
+    pub(super) fn protect(&mut self, root: &Path, names: &[String]) {
+        for name in names {
+            let path: PathBuf = root.join(name).components().collect();
+            let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != root).collect();
+            way.reverse();
+            for (place, part) in way.iter().enumerate() {
+                let last = place + 1 == way.len();
+                match fs::symlink_metadata(part) {
+                    Ok(data) if data.is_symlink() => {
+                        self.hold_link(part);
+                        break;
+                    }
+                    // Another run reserves the whole of it already.
+                    Ok(_) if !last && ringfence_linux::is_stand_in(part) => {
+                        self.note_missing(part, StandIn::Directory);
+                        add(&mut self.protected, part);
+                        break;
+                    }
+                    Ok(data) if data.is_dir() && !last => add(&mut self.anchors, part),
+                    // A file in the way is held as it is, and nothing can be made below it.
+                    Ok(_) => {
+                        self.adopt(part, stand_in(name, last));
+                        add(&mut self.protected, part);
+                        break;
+                    }
+                    Err(_) => {
+                        self.note_missing(part, stand_in(name, last));
+                        add(&mut self.protected, part);
+                        break;
+                    }
                 }
             }
         }
     }
-    Ok(())
-}
 
-/// Files of the person's home, wherever they could be written: the workspace is the home or is above it, or a part of it
-/// was named.
-fn protected_at_home(
-    workspace: &Path,
-    home: &Path,
-    names: &[String],
-    survey: &mut Survey,
-) -> Result<(), LaunchError> {
-    let Ok(home) = fs::canonicalize(home) else { return Ok(()) };
-    let named = survey.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
-    let roots: Vec<PathBuf> = [workspace.to_owned()].into_iter().chain(named).collect();
-    for root in roots.iter().filter(|root| home.starts_with(root)) {
-        for name in names.iter().filter_map(|name| name.strip_prefix("~/")) {
-            let path = home.join(name);
-            let Some(name) = path.strip_prefix(root).ok().and_then(Path::to_str) else { continue };
-            protected(root, &[name.to_owned()], survey)?;
+    /// A link is held in its place. What it leads to has a name of its own.
+    fn hold_link(&mut self, path: &Path) {
+        if !self.links.iter().any(|known| known == path) {
+            let message = format!(
+                "{} is a symbolic link: the link is protected, what it leads to is not",
+                path.display()
+            );
+            self.notices.push(message);
+            self.links.push(path.to_owned());
+            add(&mut self.protected, path);
         }
     }
-    Ok(())
+
+    /// Files of the user's home, wherever they could be written: the workspace is the home or is above it, or a part of it
+    /// was named.
+    fn protect_home(&mut self, workspace: &Path, home: &Path, names: &[String]) {
+        let Ok(home) = fs::canonicalize(home) else { return };
+        let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
+        let roots: Vec<PathBuf> = [workspace.to_owned()].into_iter().chain(named).collect();
+        for root in roots {
+            let inside = names.iter().filter_map(|name| name.strip_prefix("~/")).filter_map(|name| {
+                let path = home.join(name);
+                let below = path.strip_prefix(&root).ok()?.to_str()?;
+                let directory = if name.ends_with('/') { "/" } else { "" };
+                (!below.is_empty()).then(|| format!("{below}{directory}"))
+            });
+            let inside: Vec<String> = inside.collect();
+            self.protect(&root, &inside);
+        }
+    }
+
+    /// The files that govern the run cannot be written by it, wherever it sees them.
+    fn protect_governing(&mut self, request: &Request) {
+        let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
+        let workspace = request.workspace.host().as_path().to_owned();
+        let roots: Vec<PathBuf> = [workspace].into_iter().chain(named).collect();
+        for root in roots {
+            let below = request.governing.iter().filter_map(|path| path.as_path().strip_prefix(&root).ok());
+            let below: Vec<String> = below.filter_map(Path::to_str).map(String::from).collect();
+            self.protect(&root, &below);
+        }
+    }
+
+    /// Looks at everything below a directory that is seen.
+    fn scan(&mut self, tree: &Directory, root: &Path, names: &Names<'_>) -> Result<(), LaunchError> {
+        let mut finds = Finds::default();
+        let unvisited = walk(tree, BOUNDS, &mut |visit| finds.visit(tree, root, visit, names));
+        let unvisited = unvisited.map_err(|error| {
+            refused(format!("{} cannot be searched for what must be hidden: {error}", root.display()))
+        })?;
+        if unvisited.more {
+            let most = BOUNDS.entries;
+            return Err(refused(format!("{} has more than {most} files, too many to scan", root.display())));
+        }
+        self.notice("what cannot be searched is hidden", &unvisited.directories);
+        finds.hidden.extend(unvisited.directories.into_iter().map(|path| (path, true)));
+        for (link, target) in &finds.followed {
+            self.notices.push(format!(
+                "{} is hidden: the denied link {} leads to it",
+                target.display(),
+                link.display()
+            ));
+        }
+        let crowded = crowded(&finds.hidden);
+        self.notice("hidden whole, for it has too many denied files", &crowded);
+        finds.hidden.retain(|(path, _)| !crowded.iter().any(|directory| path.starts_with(directory)));
+        finds.hidden.extend(crowded.into_iter().map(|path| (path, true)));
+        self.hidden.extend(finds.hidden.into_iter().map(|(path, directory)| (root.join(path), directory)));
+        if names.writable {
+            finds.protected.iter().for_each(|path| add(&mut self.protected, &root.join(path)));
+            repositories::below(&finds.repositories, (tree, root), (names.git, names.private), self);
+        }
+        self.find_other_names(tree, root)
+    }
+
+    /// Other names of hidden and protected files, by their inodes.
+    fn find_other_names(&mut self, tree: &Directory, root: &Path) -> Result<(), LaunchError> {
+        let hidden = shared_inodes(self.hidden.iter().map(|(path, _)| path));
+        let held = shared_inodes(&self.protected);
+        if hidden.is_empty() && held.is_empty() {
+            return Ok(());
+        }
+        let device = tree.id().device;
+        let mut found = (Vec::new(), Vec::new());
+        let walked = walk(tree, BOUNDS, &mut |visit| {
+            let id = (device, visit.inode);
+            if visit.kind == EntryKind::File && hidden.contains(&id) {
+                found.0.push(root.join(visit.path));
+            } else if visit.kind == EntryKind::File && held.contains(&id) {
+                found.1.push(root.join(visit.path));
+            }
+            Next::Enter
+        });
+        walked.map_err(|error| refused(format!("{} cannot be searched: {error}", root.display())))?;
+        self.hidden.extend(found.0.into_iter().map(|path| (path, false)));
+        found.1.iter().for_each(|path| add(&mut self.protected, path));
+        Ok(())
+    }
+
+    /// A notice with the first few of many paths.
+    fn notice(&mut self, what: &str, paths: &[PathBuf]) {
+        if paths.is_empty() {
+            return;
+        }
+        let named: Vec<String> = paths.iter().take(MAX_NAMED).map(|path| short(path)).collect();
+        let more = match paths.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        self.notices.push(format!("{what}: {}{more}", named.join(", ")));
+    }
+
+    fn check_size(&self) -> Result<(), LaunchError> {
+        let count = self.hidden.len() + self.protected.len() + self.anchors.len();
+        if count <= MAX_COVERS {
+            return Ok(());
+        }
+        let example = self.hidden.iter().map(|(path, _)| path).chain(&self.protected).next_back();
+        let example = example.map(|path| short(path)).unwrap_or_default();
+        let message =
+            format!("{count} paths have to be protected or hidden, more than {MAX_COVERS}: {example}");
+        Err(LaunchError::Runtime(
+            Failure::new(FailureClass::Refused, message)
+                .with_remedy("delete or move these files, or change `files.protect` and `files.deny`"),
+        ))
+    }
+
+    /// A stub file of another run, or one that was left by a run that was killed, is used as it is; the last run removes it.
+    fn adopt(&mut self, path: &Path, kind: StandIn) {
+        if ringfence_linux::is_stand_in(path) {
+            self.note_missing(path, kind);
+        }
+    }
+
+    fn note_missing(&mut self, path: &Path, kind: StandIn) {
+        if !self.missing.iter().any(|(known, _)| known == path) {
+            self.missing.push((path.to_owned(), kind));
+        }
+    }
 }
 
-fn link(path: &Path) -> LaunchError {
-    let message = format!("{} is a link, and a link cannot be protected", path.display());
-    LaunchError::Runtime(Failure::new(FailureClass::Refused, message).with_remedy(
-        "put what it leads to in its place, or take it out of `files.protect` with a policy of your own",
-    ))
+impl Finds {
+    fn visit(&mut self, tree: &Directory, root: &Path, visit: &Visit<'_>, names: &Names<'_>) -> Next {
+        let path = visit.path;
+        let beside = path.parent().unwrap_or(Path::new(""));
+        let elsewhere = !names.is_workspace || !beside.as_os_str().is_empty();
+        if visit.name == ".git" {
+            self.repositories.extend(elsewhere.then(|| beside.to_owned()));
+            return Next::PassOver;
+        }
+        if names.denied.is_match(path) {
+            match visit.kind {
+                EntryKind::Link => self.follow(tree, root, visit),
+                kind => self.hidden.push((path.to_owned(), kind == EntryKind::Directory)),
+            }
+            return Next::PassOver;
+        }
+        if visit.kind == EntryKind::Socket {
+            self.hidden.push((path.to_owned(), false));
+        }
+        if elsewhere {
+            self.protect(visit, names);
+            // A bare repository, by the file that every one has beside `objects` and `refs`.
+            if visit.name == "HEAD" && visit.kind == EntryKind::File && names.git != GitAccess::Direct {
+                self.protect_bare(visit);
+            }
+        }
+        Next::Enter
+    }
+
+    /// What is protected in the workspace's root is protected where it exists elsewhere.
+    fn protect(&mut self, visit: &Visit<'_>, names: &Names<'_>) {
+        for name in names.beginning_with(visit.name) {
+            let whole: PathBuf = Path::new(name).components().collect();
+            if visit.parent.metadata(&whole).is_ok_and(|data| data.kind() != EntryKind::Link) {
+                let parent = visit.path.parent().unwrap_or(Path::new(""));
+                self.protected.push(parent.join(whole));
+            }
+        }
+    }
+
+    fn protect_bare(&mut self, visit: &Visit<'_>) {
+        let is_directory = |name: &str| {
+            visit.parent.metadata(Path::new(name)).is_ok_and(|data| data.kind() == EntryKind::Directory)
+        };
+        if !(is_directory("objects") && is_directory("refs")) {
+            return;
+        }
+        let parent = visit.path.parent().unwrap_or(Path::new(""));
+        for name in ["config", "hooks", "info"] {
+            if visit.parent.metadata(Path::new(name)).is_ok_and(|data| data.kind() != EntryKind::Link) {
+                self.protected.push(parent.join(name));
+            }
+        }
+    }
+
+    /// What a denied link leads to must not be read either, if it lies below what the run sees.
+    fn follow(&mut self, tree: &Directory, root: &Path, visit: &Visit<'_>) {
+        let Ok(target) = visit.parent.link(visit.name) else { return };
+        let beside = visit.path.parent().unwrap_or(Path::new(""));
+        let below = match target.strip_prefix(root) {
+            Ok(below) => below.to_owned(),
+            Err(_) if target.is_absolute() => return,
+            Err(_) => beside.join(target),
+        };
+        let Ok((below, data)) = tree.resolve(&below) else { return };
+        let in_git = below.components().any(|part| part.as_os_str() == ".git");
+        if !below.as_os_str().is_empty() && !in_git {
+            self.hidden.push((below.clone(), data.kind() == EntryKind::Directory));
+            self.followed.push((visit.path.to_owned(), below));
+        }
+    }
 }
 
-fn add(paths: &mut Vec<PathBuf>, path: &Path) {
+/// Directories with so many hidden entries that each one alone would cost more than the whole is worth.
+fn crowded(hidden: &[(PathBuf, bool)]) -> Vec<PathBuf> {
+    let mut counts: std::collections::BTreeMap<&Path, usize> = std::collections::BTreeMap::new();
+    let parents = hidden.iter().filter_map(|(path, _)| path.parent());
+    for parent in parents.filter(|parent| !parent.as_os_str().is_empty()) {
+        *counts.entry(parent).or_default() += 1;
+    }
+    let crowded = counts.into_iter().filter(|(_, count)| *count > MAX_HIDDEN_IN_DIRECTORY);
+    crowded.map(|(path, _)| path.to_owned()).collect()
+}
+
+/// A path as a notice shows it.
+fn short(path: &Path) -> String {
+    let text: OsString = path.as_os_str().to_owned();
+    let text = text.to_string_lossy().into_owned();
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+pub(super) fn add(paths: &mut Vec<PathBuf>, path: &Path) {
     if !paths.iter().any(|known| known == path) {
         paths.push(path.to_owned());
     }
 }
 
-/// The git directory of a submodule. Both pointers are relative as git writes them, so inside it is where they lead from
-/// the workspace.
-fn submodule(request: &Request, own: &Path, write: bool, survey: &mut Survey) -> Result<(), LaunchError> {
-    let (host, guest) = (request.workspace.host().as_path(), request.workspace.guest().as_path());
-    let text = |file: &Path| fs::read_to_string(file).unwrap_or_default();
-    let config = text(&own.join("config"));
-    let back = config.lines().find_map(|line| line.trim().strip_prefix("worktree")?.trim().strip_prefix('='));
-    // A pointer that somebody bent must not open another repository: a submodule's own directory points back.
-    let Some(back) =
-        back.map(str::trim).filter(|back| fs::canonicalize(own.join(back)).is_ok_and(|place| place == host))
-    else {
-        return Ok(());
-    };
-    let pointer = text(&host.join(".git"));
-    let pointer = pointer.trim().strip_prefix("gitdir:").map(str::trim).unwrap_or_default();
-    let inside = lexical(&guest.join(pointer));
-    let led_back = lexical(&inside.join(back));
-    survey.link_back = (led_back != guest).then(|| (led_back, guest.to_owned()));
-    survey.git = Some((own.to_owned(), inside, write));
-    add(&mut survey.protected, &host.join(".git"));
-    let names = ["hooks/", "config", "modules/", "info/", "commondir", "config.worktree"];
-    protected(own, &names.map(String::from), survey)
-}
-
-/// A path without `..`, as it would be if nothing on its way were a link.
-fn lexical(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            other => plain.push(other),
-        }
-    }
-    plain
-}
-
-/// What keeps git from taking stand-ins for files of the person's. Without the file there is nowhere to say it.
-fn exclude(workspace: &Path, survey: &Survey) -> Option<(PathBuf, String)> {
-    let elsewhere = survey.shown.iter().map(|(path, _)| path).chain(survey.git.iter().map(|(path, ..)| path));
-    let common = elsewhere.map(|path| path.join("info/exclude"));
-    let file = [workspace.join(".git/info/exclude")].into_iter().chain(common).find(|file| file.is_file())?;
-    let names = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(workspace).ok());
-    let lines: String =
-        names.filter(|name| !name.starts_with(".git")).map(|name| format!("/{}\n", name.display())).collect();
-    if lines.is_empty() {
-        return None;
-    }
-    let said = fs::read_to_string(&file).ok()?;
-    Some((file, format!("{said}\n# ringfence holds these places while a run lasts\n{lines}")))
-}
-
-/// What stands in for a path that is not there. git fails on an empty `commondir`; one that points to itself is as none.
-/// And an empty file is no JSON.
+/// What reserves a path that is not there. An empty file is no JSON.
 fn stand_in(name: &str, last: bool) -> StandIn {
     match name {
         _ if !last || name.ends_with('/') => StandIn::Directory,
-        _ if name.ends_with("commondir") => StandIn::File(".\n".into()),
         _ if name.ends_with(".json") => StandIn::File("{}\n".into()),
         _ => StandIn::File(String::new()),
     }
-}
-
-/// A stand-in of another run, or one that was left by a run that was killed, is ours too: whoever is the last takes it
-/// away.
-fn adopt(path: &Path, kind: StandIn, survey: &mut Survey) {
-    if ringfence_linux::is_stand_in(path) {
-        note_missing(path, kind, survey);
-    }
-}
-
-fn note_missing(path: &Path, kind: StandIn, survey: &mut Survey) {
-    if !survey.missing.iter().any(|(known, _)| known == path) {
-        survey.missing.push((path.to_owned(), kind));
-    }
-}
-
-/// The real git directory of a linked worktree, which has to be reachable, with the same protection.
-fn worktree(request: &Request, write: bool, survey: &mut Survey) -> Result<(), LaunchError> {
-    let workspace = request.workspace.host().as_path();
-    let pointer = workspace.join(".git");
-    let line = |file: &Path| fs::read_to_string(file).ok().map(|text| text.trim().to_owned());
-    let own = line(&pointer)
-        .and_then(|text| fs::canonicalize(workspace.join(text.strip_prefix("gitdir:")?.trim())).ok());
-    let Some(own) = own else { return Ok(()) };
-    if !own.join("commondir").exists() {
-        return submodule(request, &own, write, survey);
-    }
-    let common = line(&own.join("commondir")).and_then(|text| fs::canonicalize(own.join(text)).ok());
-    // A pointer that somebody bent must not open another repository: a worktree's own directory points back.
-    let points_back = line(&own.join("gitdir")).and_then(|text| fs::canonicalize(text).ok());
-    let Some(common) = common.filter(|common| {
-        points_back.as_deref() == Some(&pointer) && own.parent() == Some(&common.join("worktrees"))
-    }) else {
-        return Ok(());
-    };
-    survey.shown.push((common.clone(), write));
-    add(&mut survey.protected, &pointer);
-    protected(
-        &common,
-        &["hooks/", "config", "modules/", "info/", "commondir", "config.worktree"].map(String::from),
-        survey,
-    )?;
-    protected(&own, &["commondir", "gitdir", "config.worktree"].map(String::from), survey)
-}
-
-/// Everything below a directory that has to be hidden or held: files that a glob denies, what they link to, all other
-/// names of them and of protected files, and sockets, whose listeners are outside.
-fn search(root: &Path, denied: &GlobSet, survey: &mut Survey) -> Result<(), LaunchError> {
-    let mut found = Vec::new();
-    walk(root, &mut |path, kind| {
-        let matches = denied.is_match(path.strip_prefix(root).unwrap_or(path));
-        if matches || kind.is_socket() {
-            // What a denied link leads to is what must not be read.
-            let real = if kind.is_symlink() { fs::canonicalize(path).ok() } else { Some(path.to_owned()) };
-            found.extend(real);
-        }
-        Ok(!matches)
-    })?;
-    survey.hidden.extend(found.into_iter().map(|path| (path.clone(), path.is_dir())));
-    // Secrets too: a second name may be where it is seen.
-    let hidden = shared_inodes(survey.hidden.iter().map(|(path, _)| path));
-    let held = shared_inodes(&survey.protected);
-    if hidden.is_empty() && held.is_empty() {
-        return Ok(());
-    }
-    // Only now is it worth asking for the number of every file.
-    walk(root, &mut |path, kind| {
-        if kind.is_file() {
-            let data = fs::symlink_metadata(path)?;
-            if hidden.contains(&(data.dev(), data.ino())) {
-                survey.hidden.insert((path.to_owned(), false));
-            } else if held.contains(&(data.dev(), data.ino())) {
-                add(&mut survey.protected, path);
-            }
-        }
-        Ok(true)
-    })
 }
 
 /// The files among these that have more than one name.
 fn shared_inodes<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> BTreeSet<(u64, u64)> {
     let data = paths.into_iter().filter_map(|path| fs::symlink_metadata(path).ok());
     data.filter(|data| data.is_file() && data.nlink() > 1).map(|data| (data.dev(), data.ino())).collect()
-}
-
-/// Visits everything below a directory; the visitor says whether to go into a directory. What cannot be looked at could
-/// hide something, so it ends the walk; what has gone meanwhile could not.
-fn walk(
-    root: &Path,
-    visit: &mut dyn FnMut(&Path, fs::FileType) -> std::io::Result<bool>,
-) -> Result<(), LaunchError> {
-    let mut directories = vec![root.to_owned()];
-    while let Some(directory) = directories.pop() {
-        let mut visit_all = || -> std::io::Result<()> {
-            for entry in fs::read_dir(&directory)? {
-                let entry = entry?;
-                let (path, kind) = (entry.path(), entry.file_type()?);
-                match visit(&path, kind) {
-                    Ok(true) if kind.is_dir() => directories.push(path),
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
-            }
-            Ok(())
-        };
-        match visit_all() {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound || directory == root => {
-                let place = directory.display();
-                return Err(refused(format!("{place} cannot be searched for what must be hidden: {error}")));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }

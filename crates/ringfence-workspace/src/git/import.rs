@@ -75,8 +75,7 @@ pub struct RefChange {
 /// Takes over what a run did.
 pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     let place = Directory::open(import.place)?;
-    let start: Start =
-        serde_json::from_slice(&place.read(Path::new(START), MAX_START_BYTES).map_err(GitError::Head)?)?;
+    let start = read_start(&place)?;
     let private = place.directory(Path::new(PRIVATE)).map_err(|source| made(import.place, source))?;
     let seen = Seen::look(&place, &private, &start)?;
     if !seen.is_changed() {
@@ -101,6 +100,16 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     };
     quarantine.index_packs(&importer.clean)?;
     importer.import()
+}
+
+/// The git directory that a private one stands for.
+pub fn repository_of(place: &Path) -> Result<PathBuf, GitError> {
+    let place = Directory::open(place)?;
+    read_start(&place).map(|start| start.common)
+}
+
+fn read_start(place: &Directory) -> Result<Start, GitError> {
+    Ok(serde_json::from_slice(&place.read(Path::new(START), MAX_START_BYTES).map_err(GitError::Head)?)?)
 }
 
 fn made(path: &Path, source: io::Error) -> GitError {

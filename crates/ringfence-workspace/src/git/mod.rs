@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use import::{Import, Imported, RefChange, import};
+pub use import::{Import, Imported, RefChange, import, repository_of};
 pub use private::{Making, make, remove, shared_parts};
 pub use program::find as find_git;
 pub use refs::RefsError;
@@ -72,6 +72,11 @@ pub enum GitError {
         /// Its first word.
         command: String,
     },
+}
+
+/// The directories that the text of a configuration file names for hooks.
+pub fn hooks_paths_of(text: &str) -> Vec<String> {
+    config::values(text, "core", "hookspath")
 }
 
 /// A file as it was: enough to notice that it was replaced or changed.

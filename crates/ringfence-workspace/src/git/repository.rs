@@ -83,7 +83,7 @@ impl Repository {
         let Ok(git) = Directory::open(&self.common) else { return Vec::new() };
         let text = |name: &str| git.read_text(Path::new(name), MAX_CONFIG_BYTES).unwrap_or_default();
         let files = [text("config"), text("config.worktree")];
-        files.iter().flat_map(|text| config::values(text, "core", "hookspath")).collect()
+        files.iter().flat_map(|text| super::hooks_paths_of(text)).collect()
     }
 
     /// Refuses what a copy without git would get wrong.

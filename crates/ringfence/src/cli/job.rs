@@ -18,7 +18,7 @@ use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::Stdin;
-use ringfence_core::policy::{self, Network, NetworkMode, Policy, Preset};
+use ringfence_core::policy::{self, Network, NetworkMode, Policy, Preset, Reach};
 use ringfence_core::units::Seconds;
 use ringfence_engine::{Cancel, Job, Observer, Outside, Work};
 use ringfence_store::runs::Runs;
@@ -157,6 +157,11 @@ impl Asked<'_> {
                 "mode {mode} has no boundary: the run can reach all that you can (policy {policy_name})"
             ));
         }
+        let workspace = self.workspace(mode)?;
+        if mode.isolates() && policy.files.reach == Reach::Workspace {
+            self.refuse_home(workspace.host().as_path())?;
+        }
+        let governing = self.governing(workspace.host().as_path())?;
         let layer = self.layer(mode)?;
         if layer {
             notices.push(
@@ -170,7 +175,7 @@ impl Asked<'_> {
             agent: self.name.to_owned(),
             policy,
             policy_name,
-            workspace: self.workspace(mode)?,
+            workspace,
             layer,
             host_env: self.installation.env.clone(),
             given_env: self.options.variables(self.installation)?,
@@ -180,6 +185,7 @@ impl Asked<'_> {
             notices,
             loopback_env: self.settings.sandbox.loopback_env.clone(),
             attachments: self.options.attachments.as_ref().map(|path| self.installation.expand(path)),
+            governing,
             stdin: self.stdin(face)?,
         })
     }
@@ -200,13 +206,60 @@ impl Asked<'_> {
         Ok(outside)
     }
 
+    /// Refuses the home, or a directory above it, as a workspace: what programs execute at login is there.
+    fn refuse_home(&self, workspace: &Path) -> anyhow::Result<()> {
+        let home =
+            fs::canonicalize(&self.installation.home).unwrap_or_else(|_| self.installation.home.clone());
+        if self.options.home_workspace || !home.starts_with(workspace) {
+            return Ok(());
+        }
+        let what = if home == workspace { "your home directory" } else { "above your home directory" };
+        Err(advise(
+            anyhow!("the workspace {} is {what}, where programs execute files at login", workspace.display()),
+            "work in a directory below it, or pass --home-workspace if you mean it",
+        ))
+    }
+
+    /// The files that govern the run. A link that the run could replace must not lead to one of them.
+    fn governing(&self, workspace: &Path) -> anyhow::Result<Vec<HostPath>> {
+        let policy = match self.choice()? {
+            Some(PolicyChoice::File(file)) => Some(self.installation.expand(&file)),
+            _ => None,
+        };
+        let variables = self.options.env_file.iter().map(|file| self.installation.expand(file));
+        let mut governing = Vec::new();
+        for file in policy.into_iter().chain(variables) {
+            let is_link = |path: &&Path| fs::symlink_metadata(path).is_ok_and(|data| data.is_symlink());
+            let inside = |path: &&Path| {
+                let parent = path.parent().and_then(|parent| fs::canonicalize(parent).ok());
+                parent.is_some_and(|parent| parent.starts_with(workspace))
+            };
+            if let Some(link) = file.ancestors().filter(is_link).find(inside) {
+                return Err(advise(
+                    anyhow!(
+                        "{} governs the run, and the run could replace the link {}",
+                        file.display(),
+                        link.display()
+                    ),
+                    "name the file itself, or keep it outside of the workspace",
+                ));
+            }
+            // One that does not exist is reported where it is read.
+            governing.extend(fs::canonicalize(&file).ok().map(HostPath::new).transpose()?);
+        }
+        Ok(governing)
+    }
+
+    /// The policy that a flag, the agent or the settings choose.
+    fn choice(&self) -> anyhow::Result<Option<PolicyChoice>> {
+        let flag = self.options.policy.clone().map(PolicyChoice::try_from).transpose()?;
+        let chosen = flag.or_else(|| self.agent.and_then(|agent| agent.policy.clone()));
+        Ok(chosen.or_else(|| self.settings.sandbox.policy.clone()))
+    }
+
     /// The policy with everything that changes it.
     pub(crate) fn policy(&self, mode: Mode) -> anyhow::Result<(Policy, String)> {
-        let flag = self.options.policy.clone().map(PolicyChoice::try_from).transpose()?;
-        let choice = flag
-            .or_else(|| self.agent.and_then(|agent| agent.policy.clone()))
-            .or_else(|| self.settings.sandbox.policy.clone())
-            .unwrap_or(PolicyChoice::Preset(Preset::default_of(mode)));
+        let choice = self.choice()?.unwrap_or(PolicyChoice::Preset(Preset::default_of(mode)));
         let timeout = self.settings.sandbox.timeout_seconds;
         let mut policy = match &choice {
             PolicyChoice::Preset(preset) => {

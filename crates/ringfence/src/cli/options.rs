@@ -53,6 +53,9 @@ pub(crate) struct Options {
     /// Where to work, instead of the current directory
     #[arg(short = 'C', long, value_name = "DIR", help_heading = "Isolation")]
     pub(crate) cwd: Option<PathBuf>,
+    /// Accept your home directory, or one above it, as the workspace
+    #[arg(long, help_heading = "Isolation")]
+    pub(crate) home_workspace: bool,
     /// End it after this time: 90s, 10m, 2h
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<Seconds>,

@@ -37,6 +37,8 @@ pub(super) fn ask(
             env: env.clone(),
             workspace: PathMapping::new(mapping, HostPath::new(workspace)?),
             layer: None,
+            git: None,
+            governing: Vec::new(),
             stdin: Stdin::Empty,
             needed_hosts: Vec::new(),
             door: None,

@@ -31,7 +31,7 @@ use super::{Flavor, caps, undertaker};
 use crate::Surroundings;
 use crate::shared::gate::{Body, Burial, Gate};
 use crate::shared::survey::{self, Survey};
-use crate::shared::{probing, run};
+use crate::shared::{probing, repositories, run};
 
 /// How long a container may take until its gate speaks.
 const GATE_PATIENCE: Duration = Duration::from_secs(60);
@@ -90,7 +90,7 @@ impl Containers {
             }
             // One that is just ending may not be taken away at once.
             let Ok(was_there) = engine.remove_patiently(&note.container) else { continue };
-            note.clear_workspace(&self.around.state);
+            note.clear_workspace();
             // The engine may still be making what a run asked for that was killed: the next one looks again.
             if was_there || !room.is_young() {
                 room.give_up();
@@ -106,12 +106,19 @@ impl Containers {
         *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
         let ready = self.make_ready(engine, request, &id, &image)?;
         let (sandbox, (memory_limit, process_limit)) = (run::told(&ready.sandbox)?, ready.watched);
+        let (survey, owner) = (ready.survey.clone(), ready.owner);
         let (control, container) = self.obtain(engine, request, ready)?;
+        let owner = rustix::process::geteuid().is_root().then_some(owner);
+        repositories::make(request, &survey, owner).map_err(|error| {
+            let message = format!("a private git directory cannot be made: {error}");
+            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
+        })?;
         let idle = connect_gate(control, container)?;
         idle.prepare(run::told(&plan::base())?)?;
         let (program, env) = plan::command(request, &self.around.gate.program, &image_env(&image));
         let spec = run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox));
-        idle.build(ringfence_gate::Spec { env, memory_limit, process_limit, ..spec }, request)
+        let built = idle.build(ringfence_gate::Spec { env, memory_limit, process_limit, ..spec }, request)?;
+        Ok(built.with_notices(survey.notices))
     }
 
     /// Looks around, and makes all that has to be on the host before there is a container.
@@ -123,7 +130,7 @@ impl Containers {
         image: &ImageInspect,
     ) -> Result<Ready, LaunchError> {
         let workspace = request.workspace.host().as_path();
-        let stand_ins = StandIns::share(workspace, &self.around.state.join("stand-ins"));
+        let stand_ins = StandIns::share(workspace);
         let mut stand_ins = stand_ins.map_err(|error| broken("lock the workspace", &error))?;
         let survey = survey::look(request, &self.around.home, &survey::state(&self.around.state))?;
         let room = Room::new(&self.around.state, &request.run);
@@ -157,10 +164,11 @@ impl Containers {
         room.note(&note).map_err(|error| broken("write down what is made", &error))?;
         stand_ins.answer_for(note.placeholders.clone());
         stand_ins.place().map_err(|error| broken("hold a protected path", &error))?;
-        let (over, texts) = parts.texts();
+        let over = parts.texts();
         let (body, sandbox, watched) = (parts.body(), parts.sandbox()?, parts.watched());
         let covered = parts.covered();
-        Ok(Ready { note, body, sandbox, watched, covered, over, texts, room, stand_ins })
+        let owner = (parts.user.uid, parts.user.gid);
+        Ok(Ready { note, body, sandbox, watched, covered, over, owner, survey, room, stand_ins })
     }
 
     /// A container that waits already, or a new one; with the connection to its gate.
@@ -171,23 +179,24 @@ impl Containers {
         ready: Ready,
     ) -> Result<(UnixStream, Box<Container>), LaunchError> {
         let gate = self.around.gate.program.clone();
-        let Ready { note, body, covered, over, texts, room, stand_ins, .. } = ready;
+        let Ready { note, body, covered, over, survey, room, stand_ins, .. } = ready;
+        let git = survey.git.len();
         let furnished =
             |done: io::Result<()>| done.map_err(|error| broken("furnish the place of the run", &error));
         let pattern = (self.warm > 0).then(|| {
             let own = (&body, &room, request.run.as_str());
-            Pattern::of(self.flavor, engine, own, (&note, &covered, (over.len(), texts.len())), self.warm)
+            Pattern::of(self.flavor, engine, own, (&note, &covered, over.len(), git), self.warm)
         });
         let pattern = pattern.flatten();
         let handed = pattern.as_ref().and_then(|pattern| pattern.take(&self.around.state));
         let obtained = if let Some(Handed { name, room, control }) = handed {
-            let refurnished = room.refurnish(&over, &texts);
+            let refurnished = room.refurnish(&over);
             let container = Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins };
             let gone = Dropped(Some(Box::new(container)));
             furnished(refurnished)?;
             (control, gone.taken()?)
         } else {
-            furnished(room.furnish(&over, &texts))?;
+            furnished(room.furnish(&over, git))?;
             let listener = room.listen().map_err(|error| broken("listen for the gate", &error))?;
             let name = note.container.clone();
             let container = Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins };
@@ -200,8 +209,20 @@ impl Containers {
             // A run goes on without; the next one is as slow as this one.
             let _ = pattern.keep(&self.around.gate.program, &self.around.state);
         }
+        hand_over_git(request, &survey, &obtained.1.room)?;
         Ok(obtained)
     }
+}
+
+/// Moves the empty git directories, which are mounted already, to where the run keeps them.
+fn hand_over_git(request: &Request, survey: &Survey, room: &Room) -> Result<(), LaunchError> {
+    for number in 0..survey.git.len() {
+        let place = repositories::private(request, number);
+        let moved = place.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let moved = moved.and_then(|()| std::fs::rename(room.git(number), &place));
+        moved.map_err(|error| broken("keep a git directory", &error))?;
+    }
+    Ok(())
 }
 
 /// All that a run needs of the host before it has a container. The stand-ins go last.
@@ -214,7 +235,9 @@ struct Ready {
     /// What is covered on the host.
     covered: Vec<PathBuf>,
     over: Vec<String>,
-    texts: Vec<String>,
+    /// User and group of the run, as the host knows them.
+    owner: (u32, u32),
+    survey: Survey,
     room: Room,
     stand_ins: StandIns,
 }

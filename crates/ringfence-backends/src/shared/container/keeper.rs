@@ -90,7 +90,7 @@ impl Keeper for Containers {
         self.engine.remove(name)?;
         for (mut room, note) in Room::abandoned(&self.around.state) {
             if let Some(note) = note.filter(|note| note.container == name) {
-                note.clear_workspace(&self.around.state);
+                note.clear_workspace();
                 room.give_up();
             }
         }

@@ -19,8 +19,8 @@ use super::engine::Facts;
 use super::room::{self, Room};
 use crate::shared::covers::{Cover, Shown, covers, shown};
 use crate::shared::means::whole_processors;
-use crate::shared::run;
 use crate::shared::survey::Survey;
+use crate::shared::{repositories, run};
 
 /// Where the gate is inside.
 pub(super) const GATE: &str = "/.ringfence/gate";
@@ -108,6 +108,18 @@ impl Parts<'_> {
             ));
         }
         let shown = self.seen.iter().flat_map(|shown| [&shown.source, &shown.target]);
+        if let Some(link) =
+            self.covers.iter().find(|cover| self.survey.links.iter().any(|link| link == cover.source()))
+        {
+            let message = format!(
+                "{} is a symbolic link, which {} cannot protect",
+                link.source().display(),
+                self.flavor.name
+            );
+            return Err(LaunchError::Runtime(Failure::new(FailureClass::Refused, message).with_remedy(
+                "put what it leads to in its place, or take it out of `files.protect` with a policy of your own",
+            )));
+        }
         let covered = self.covers.iter().map(Cover::target);
         for path in shown.map(PathBuf::as_path).chain(covered) {
             let Some(text) = path.to_str() else {
@@ -216,20 +228,14 @@ impl Parts<'_> {
             [bind(self.gate, Path::new(GATE), false), bind(&self.room.socket(), Path::new(SOCKET), false)];
         let over = self.over().into_iter().enumerate();
         let over = over.map(|(index, (path, _))| bind(&self.room.file(index), &path, false));
-        let texts = covers.iter().filter(|cover| matches!(cover, Cover::Text { .. }));
-        let texts = texts.enumerate().filter_map(|(index, cover)| match cover {
-            Cover::Text { target, .. } => Some(bind(&self.room.text(index), target, false)),
-            _ => None,
+        let held = covers.iter().map(|cover| match cover {
+            Cover::Hold { source, target, write } => bind(source, target, *write),
+            Cover::Hide { target, directory, .. } => bind(&self.room.nothing(*directory), target, false),
         });
-        let held = covers.iter().filter_map(|cover| match cover {
-            Cover::Hold { source, target, write } => Some(bind(source, target, *write)),
-            Cover::Hide { target, directory, .. } => {
-                Some(bind(&self.room.nothing(*directory), target, false))
-            }
-            Cover::Text { .. } => None,
-        });
-        let shown = seen.iter().map(|Shown { source, target, write }| bind(source, target, *write));
-        let all: Vec<Mount> = shown.chain(held).chain(texts).chain(over).chain(ours).collect();
+        let git = self.git();
+        let shown =
+            seen.iter().chain(&git).map(|Shown { source, target, write }| bind(source, target, *write));
+        let all: Vec<Mount> = shown.chain(held).chain(over).chain(ours).collect();
         last_of_each(all)
     }
 
@@ -254,14 +260,14 @@ impl Parts<'_> {
         self.flavor.bare_network && network_mode(self.network, self.request) == "none"
     }
 
-    /// The texts that stand in the place of files: those over the image's own, and those over the workspace's.
-    pub(super) fn texts(&self) -> (Vec<String>, Vec<String>) {
-        let over = self.over().into_iter().map(|(_, text)| text).collect();
-        let covers = self.covers.iter().filter_map(|cover| match cover {
-            Cover::Text { text, .. } => Some(text.clone()),
-            _ => None,
-        });
-        (over, covers.collect())
+    /// The texts over files of the image.
+    pub(super) fn texts(&self) -> Vec<String> {
+        self.over().into_iter().map(|(_, text)| text).collect()
+    }
+
+    /// What is mounted for private git directories.
+    fn git(&self) -> Vec<Shown> {
+        repositories::mounts(self.request, self.survey, &|number| self.room.git(number))
     }
 
     /// What is covered on the host. A cover goes with the name that it is on.
@@ -284,7 +290,9 @@ impl Parts<'_> {
         let workspace = &self.request.workspace;
         let files = self.request.files.iter().filter(|file| !file.over);
         let write = self.request.policy.files.workspace == WorkspaceAccess::ReadWrite;
-        let written = self.seen.iter().filter(|shown| shown.write).map(|shown| shown.target.clone());
+        let git = self.git();
+        let written = self.seen.iter().chain(&git).filter(|shown| shown.write);
+        let written = written.map(|shown| shown.target.clone());
         let private = PRIVATE.map(PathBuf::from).into_iter();
         let shared = ["/dev/shm", "/dev/mqueue", "/dev/pts", "/proc"].map(PathBuf::from);
         let grants = written.chain(private).chain(shared).map(|path| Grant { path, access: Access::Write });
@@ -306,13 +314,18 @@ impl Parts<'_> {
             workspace: workspace.guest().as_path().to_owned(),
             identity: write.then_some(self.survey.identity),
             placeholders: Vec::new(),
-            kept: PathBuf::new(),
             doors: match network_mode(self.network, self.request).as_str() {
                 "none" => run::doors(self.request),
                 // In a network with others a door would be theirs too.
                 _ => Vec::new(),
             },
-            mounted: self.covers.iter().map(|cover| cover.target().to_owned()).collect(),
+            mounted: self
+                .covers
+                .iter()
+                .map(Cover::target)
+                .chain(git.iter().map(|shown| shown.target.as_path()))
+                .map(Path::to_owned)
+                .collect(),
         })
     }
 }

@@ -138,9 +138,9 @@ impl Room {
         self.directory.join(format!("file-{index}"))
     }
 
-    /// A text over a file of the workspace.
-    pub(super) fn text(&self, index: usize) -> PathBuf {
-        self.directory.join(format!("text-{index}"))
+    /// The private git directory with this number, until a run has it.
+    pub(super) fn git(&self, number: usize) -> PathBuf {
+        self.directory.join(format!("git-{number}"))
     }
 
     /// Nothing, for what must not be seen.
@@ -148,23 +148,21 @@ impl Room {
         self.directory.join(if directory { "no-directory" } else { "no-file" })
     }
 
-    /// Makes all that is mounted from here.
-    pub(super) fn furnish(&self, over: &[String], texts: &[String]) -> io::Result<()> {
+    /// Makes all that is mounted from here, with so many empty git directories.
+    pub(super) fn furnish(&self, over: &[String], git: usize) -> io::Result<()> {
         for (index, text) in over.iter().enumerate() {
             self.write(&self.file(index), 0o444, text)?;
         }
-        for (index, text) in texts.iter().enumerate() {
-            self.write(&self.text(index), 0o444, text)?;
+        for number in 0..git {
+            fs::DirBuilder::new().mode(0o700).create(self.git(number))?;
         }
         self.write(&self.nothing(false), 0, "")?;
         fs::DirBuilder::new().mode(0o000).create(self.nothing(true))
     }
 
     /// Gives the files that are mounted already their texts: they stay the same files.
-    pub(super) fn refurnish(&self, over: &[String], texts: &[String]) -> io::Result<()> {
-        let over = over.iter().enumerate().map(|(index, text)| (self.file(index), text));
-        let texts = texts.iter().enumerate().map(|(index, text)| (self.text(index), text));
-        for (path, text) in over.chain(texts) {
+    pub(super) fn refurnish(&self, over: &[String]) -> io::Result<()> {
+        for (path, text) in over.iter().enumerate().map(|(index, text)| (self.file(index), text)) {
             fs::set_permissions(&path, Permissions::from_mode(0o644))?;
             let mut file = fs::OpenOptions::new().write(true).truncate(true).open(&path)?;
             file.write_all(text.as_bytes())?;
@@ -199,8 +197,8 @@ impl Drop for Room {
 
 impl Note {
     /// Takes away what stands in the workspace, unless another run stands on it.
-    pub(super) fn clear_workspace(&self, state: &Path) {
-        if let Ok(mut stand_ins) = StandIns::share(&self.workspace, &state.join("stand-ins")) {
+    pub(super) fn clear_workspace(&self) {
+        if let Ok(mut stand_ins) = StandIns::share(&self.workspace) {
             stand_ins.answer_for(self.placeholders.clone());
         }
     }

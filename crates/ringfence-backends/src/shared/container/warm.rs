@@ -60,8 +60,10 @@ pub(super) struct Pattern {
     body: String,
     /// Which files its mounts lead to and are on, and when a file was changed last.
     files: Vec<(u64, u64, i64)>,
-    /// How many texts it sees over the image's files and over the workspace's.
-    texts: (usize, usize),
+    /// How many texts it sees over the image's files.
+    texts: usize,
+    /// How many private git directories it sees.
+    git: usize,
     workspace: PathBuf,
     placeholders: Vec<Placeholder>,
     count: u32,
@@ -86,7 +88,7 @@ impl Pattern {
         flavor: Flavor,
         engine: &Engine,
         (body, room, run): (&ContainerCreateBody, &Room, &str),
-        (note, covered, texts): (&Note, &[PathBuf], (usize, usize)),
+        (note, covered, texts, git): (&Note, &[PathBuf], usize, usize),
         count: u32,
     ) -> Option<Self> {
         let mut body = body.clone();
@@ -109,6 +111,7 @@ impl Pattern {
             body: text.replace(&room.path().display().to_string(), ROOM).replace(run, RUN),
             files,
             texts,
+            git,
             workspace: note.workspace.clone(),
             placeholders: note.placeholders.clone(),
             count,
@@ -116,7 +119,7 @@ impl Pattern {
     }
 
     fn key(&self) -> String {
-        hash(&(&self.body, &self.files, self.texts, self.count))
+        hash(&(&self.body, &self.files, self.texts, self.git, self.count))
     }
 
     /// Where its keeper listens: one for a workspace and a mode.
@@ -194,7 +197,7 @@ pub(crate) fn keep(pattern: &str, around: &Surroundings, flavors: &[Flavor]) -> 
     let Some(_lock) = alone(&place.with_extension("lock")).map_err(io)? else { return Ok(()) };
     let _ = fs::remove_file(&place);
     let listener = UnixListener::bind(&place).map_err(io)?;
-    let mut stand_ins = StandIns::share(&pattern.workspace, &around.state.join("stand-ins")).map_err(io)?;
+    let mut stand_ins = StandIns::share(&pattern.workspace).map_err(io)?;
     stand_ins.answer_for(pattern.placeholders.clone());
     // The run that knew them may be over.
     stand_ins.place().map_err(io)?;
@@ -350,7 +353,7 @@ fn make(pattern: &Pattern, engine: &Engine, state: &Path, run: &str) -> Result<W
     let id = run.parse().map_err(|error| failed(&error))?;
     let mut room = Room::new(state, &id).map_err(|error| failed(&error))?;
     let name = format!("ringfence-{run}");
-    let Pattern { mode, socket, workspace, placeholders, texts, .. } = pattern;
+    let Pattern { mode, socket, workspace, placeholders, texts, git, .. } = pattern;
     let note = Note {
         mode: *mode,
         container: name.clone(),
@@ -359,8 +362,8 @@ fn make(pattern: &Pattern, engine: &Engine, state: &Path, run: &str) -> Result<W
         workspace: workspace.clone(),
         placeholders: placeholders.clone(),
     };
-    let empty = |count: usize| vec![String::new(); count];
-    let furnished = room.note(&note).and_then(|()| room.furnish(&empty(texts.0), &empty(texts.1)));
+    let empty = vec![String::new(); *texts];
+    let furnished = room.note(&note).and_then(|()| room.furnish(&empty, *git));
     let listener = furnished.and_then(|()| room.listen()).map_err(|error| failed(&error))?;
     let body = pattern.body.replace(ROOM, &room.path().display().to_string()).replace(RUN, run);
     let body = serde_json::from_str(&body).map_err(|error| failed(&error))?;

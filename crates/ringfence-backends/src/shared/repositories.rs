@@ -1,0 +1,224 @@
+//! Git directories below a workspace, and how a run sees each: a private one, read-only, or as it is.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use globset::GlobSet;
+use ringfence_core::plan::Request;
+use ringfence_core::policy::GitAccess;
+use ringfence_workspace::Directory;
+use ringfence_workspace::git::{self, Found, GitError, Kind, Making, PRIVATE, Repository};
+
+use super::covers::Shown;
+use super::survey::{Survey, add, writes};
+
+/// Where read-only parts of git directories are seen inside.
+const GUEST_PARTS: &str = "/.ringfence/git";
+/// Most repositories that get a private git directory; others are read-only.
+const MAX_PRIVATE: usize = 8;
+/// Longest configuration of the user's that is searched for a directory of hooks.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// A git directory that a run sees a private one of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GitMount {
+    /// The repository.
+    pub(crate) repository: Repository,
+    /// Where the git directory is seen, if it is outside of the workspace.
+    target: Option<PathBuf>,
+}
+
+impl GitMount {
+    /// Where the read-only parts of the repository with this number are seen.
+    fn parts(number: usize) -> PathBuf {
+        Path::new(GUEST_PARTS).join(number.to_string())
+    }
+
+    /// Where a run sees the git directory.
+    fn target(&self, request: &Request) -> PathBuf {
+        let (host, guest) = (request.workspace.host().as_path(), request.workspace.guest().as_path());
+        self.target.clone().unwrap_or_else(|| match self.repository.common.strip_prefix(host) {
+            Ok(below) => guest.join(below),
+            Err(_) => self.repository.common.clone(),
+        })
+    }
+}
+
+/// What is mounted for private git directories, over the workspace: `source` names where each one is.
+pub(crate) fn mounts(request: &Request, survey: &Survey, source: &dyn Fn(usize) -> PathBuf) -> Vec<Shown> {
+    let of = |(number, mount): (usize, &GitMount)| {
+        let parts = git::shared_parts(&mount.repository, &GitMount::parts(number));
+        let parts = parts.into_iter().map(|(source, target)| Shown { source, target, write: false });
+        let private = Shown { source: source(number), target: mount.target(request), write: true };
+        parts.chain([private]).collect::<Vec<_>>()
+    };
+    survey.git.iter().enumerate().flat_map(of).collect()
+}
+
+/// Where the private git directory with this number is kept.
+pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
+    Some(request.git.as_ref()?.as_path().join(number.to_string()))
+}
+
+/// Makes the private git directories of a run in their places.
+pub(crate) fn make(request: &Request, survey: &Survey, owner: Option<(u32, u32)>) -> Result<(), GitError> {
+    let denied = request.policy.files.denied().unwrap_or_else(|_| GlobSet::empty());
+    let workspace = request.workspace.host().as_path();
+    for (number, mount) in survey.git.iter().enumerate() {
+        let Some(place) = place(request, number) else { continue };
+        fs::create_dir_all(&place).map_err(|source| GitError::Make { path: place.clone(), source })?;
+        let tree = mount.repository.common.parent().unwrap_or(workspace);
+        let missing = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(tree).ok());
+        let excluded: Vec<String> = missing.filter_map(Path::to_str).map(String::from).collect();
+        git::make(Making {
+            repository: &mount.repository,
+            place: &place,
+            guest: &GitMount::parts(number),
+            denied: &denied,
+            excluded: &excluded,
+            owner,
+        })?;
+    }
+    Ok(())
+}
+
+/// The private directory of a run in its place.
+pub(crate) fn private(request: &Request, number: usize) -> PathBuf {
+    place(request, number).unwrap_or_default().join(PRIVATE)
+}
+
+/// Finds the repository of the workspace itself.
+pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, survey: &mut Survey) {
+    let access = request.policy.files.git;
+    let workspace = request.workspace.host().as_path();
+    let found = Repository::discover(tree, workspace);
+    if access != GitAccess::Direct {
+        protect_pointer(&found, workspace, survey);
+        protect_hooks(&found, workspace, home, survey);
+    }
+    let repository = match found {
+        Found::Nothing if access != GitAccess::Direct && writes(request) => {
+            return survey.protect(workspace, &[".git/".to_owned()]);
+        }
+        Found::Nothing => return,
+        Found::Unsupported { why } => {
+            if access == GitAccess::Private && writes(request) {
+                survey.notices.push(format!("commits are not possible in this run: {why}"));
+            }
+            return;
+        }
+        Found::Repository(repository) => repository,
+    };
+    let private = access == GitAccess::Private && writes(request) && request.git.is_some();
+    // With a layer nothing but the layer is written.
+    let write = access == GitAccess::Direct && writes(request) && request.layer.is_none();
+    match &repository.kind {
+        Kind::Plain if private => survey.git.push(GitMount { repository, target: None }),
+        Kind::Plain if access == GitAccess::Direct => {}
+        Kind::Plain => add(&mut survey.protected, &workspace.join(".git")),
+        Kind::Linked { .. } if private => survey.git.push(GitMount { repository, target: None }),
+        Kind::Linked { .. } => survey.shown.push((repository.common.clone(), write)),
+        Kind::Submodule { pointer, back } => {
+            let guest = request.workspace.guest().as_path();
+            let inside = lexical(&guest.join(pointer));
+            let led_back = lexical(&inside.join(back));
+            survey.link_back = (led_back != guest).then(|| (led_back, guest.to_owned()));
+            match private {
+                true => survey.git.push(GitMount { target: Some(inside), repository }),
+                false => survey.submodule = Some((repository.common.clone(), inside, write)),
+            }
+        }
+    }
+}
+
+/// A `.git` that points elsewhere, or that is no git directory, stays as it is.
+fn protect_pointer(found: &Found, workspace: &Path, survey: &mut Survey) {
+    let plain = matches!(found, Found::Repository(Repository { kind: Kind::Plain, .. }));
+    if !plain && *found != Found::Nothing {
+        survey.protect(workspace, &[".git".to_owned()]);
+    }
+}
+
+/// Directories in the workspace that git executes hooks from.
+fn protect_hooks(found: &Found, workspace: &Path, home: &Path, survey: &mut Survey) {
+    let of_repository = match found {
+        Found::Repository(repository) => repository.hooks_paths(),
+        _ => Vec::new(),
+    };
+    let of_user = [".gitconfig", ".config/git/config"].into_iter().filter_map(|name| {
+        let directory = Directory::open(&fs::canonicalize(home).ok()?).ok()?;
+        Some(git::hooks_paths_of(&directory.read_text(Path::new(name), MAX_CONFIG_BYTES).ok()?))
+    });
+    for path in of_repository.into_iter().chain(of_user.flatten()) {
+        protect_hooks_path(&path, workspace, survey);
+    }
+}
+
+/// A relative path is in the working tree. Scripts in a hidden directory use what lies beside them, so all of it is protected.
+fn protect_hooks_path(path: &str, workspace: &Path, survey: &mut Survey) {
+    let below = Path::new(path).strip_prefix(workspace).unwrap_or(Path::new(path));
+    let below = lexical(below);
+    let first = below.components().next();
+    let whole = match first {
+        Some(Component::Normal(name)) if name.to_string_lossy().starts_with('.') && name != ".git" => {
+            PathBuf::from(name)
+        }
+        Some(Component::Normal(name)) if name != ".git" => below,
+        _ => return,
+    };
+    if let Some(name) = whole.to_str() {
+        survey.protect(workspace, &[format!("{name}/")]);
+    }
+}
+
+/// Repositories below the workspace: their git directories are private too, or read-only.
+pub(super) fn below(
+    trees: &[PathBuf],
+    (root, path): (&Directory, &Path),
+    (access, private): (GitAccess, bool),
+    survey: &mut Survey,
+) {
+    if access == GitAccess::Direct {
+        return;
+    }
+    let mut read_only = Vec::new();
+    for below in trees {
+        let at = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        let Ok(tree) = root.directory(at) else { continue };
+        let place: PathBuf = path.join(below).components().collect();
+        let found = Repository::discover(&tree, &place);
+        if let Found::Repository(repository) = &found {
+            for hooks in repository.hooks_paths() {
+                protect_hooks_path(&hooks, &place, survey);
+            }
+        }
+        match found {
+            Found::Repository(repository)
+                if repository.kind == Kind::Plain && private && survey.git.len() < MAX_PRIVATE =>
+            {
+                survey.git.push(GitMount { repository, target: None });
+            }
+            Found::Nothing => {}
+            _ => {
+                read_only.push(below.clone());
+                survey.protect(&place, &[".git".to_owned()]);
+            }
+        }
+    }
+    if private && survey.git.len() >= MAX_PRIVATE && !read_only.is_empty() {
+        survey.notices.push(format!("{} repositories below the workspace are read-only", read_only.len()));
+    }
+}
+
+/// A path without `..`, as it would be if nothing on its way were a link.
+fn lexical(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
+}
