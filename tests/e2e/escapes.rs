@@ -134,11 +134,10 @@ fn a_hook_that_is_made_after_the_start() {
     let place = Place::new();
     std::process::Command::new("git").args(["init", "-q"]).current_dir(place.work()).status().unwrap();
     fs::remove_dir_all(place.work().join(".git/hooks")).unwrap();
-    let ran = inside(
+    inside(
         &place,
         "sleep 0.2; mkdir .git/hooks; echo evil > .git/hooks/post-checkout; mv .git/hooks .git/h; ln -s /tmp .git/hooks; git config core.hooksPath /tmp",
     );
-    assert_ne!(ran.code(), 0);
     assert!(!place.work().join(".git/hooks").exists(), "and nothing is left behind");
     assert!(!place.read(".git/config").contains("hooksPath"));
 }

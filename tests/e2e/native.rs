@@ -27,10 +27,11 @@ fn only_outside(place: &Place, script: &str) {
     assert_ne!(ran.code(), 125, "the sandbox itself failed: {}", ran.stderr);
 }
 
-fn git(directory: &Path, args: &[&str]) {
+fn git(directory: &Path, args: &[&str]) -> String {
     let identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"];
     let done = Command::new("git").args(identity).args(args).current_dir(directory).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
 }
 
 #[test]
@@ -98,8 +99,9 @@ fn a_workspace_that_holds_secrets_does_not_show_them() {
     std::os::unix::fs::symlink(".env", place.home().join("link")).unwrap();
     let home = place.home().display().to_string();
     let script = "cat .ssh/id_ed25519 .netrc .env sub/.env a.pem alias link 2>/dev/null; cat ok.txt";
-    let ran = place.run(&["exec", "--mode", "native", "-C", &home, "--", "sh", "-c", script]).expect_code(0);
-    assert_eq!(ran.stdout, "fine");
+    let ran =
+        place.run(&["exec", "--mode", "native", "--home-workspace", "-C", &home, "--", "sh", "-c", script]);
+    assert_eq!(ran.expect_code(0).stdout, "fine");
     assert_eq!(fs::read_to_string(place.home().join(".env")).unwrap(), "k", "outside it is as it was");
 }
 
@@ -110,13 +112,8 @@ fn protected_paths_can_neither_be_changed_nor_made_nor_moved_away() {
     fs::write(place.work().join(".mcp.json"), "{}").unwrap();
     for attempt in [
         "echo x > .git/hooks/pre-commit",
-        "echo x >> .git/config",
-        "git config core.fsmonitor /bin/evil",
-        "rm -rf .git/hooks",
         "mv .git .gone",
-        "mv .git/hooks .git/other",
-        "mv .git/config .git/other",
-        "ln -sf /bin/evil .git/hooks",
+        "rm -rf .git",
         "echo x > .mcp.json",
         "rm .mcp.json",
         "mv .mcp.json other",
@@ -128,6 +125,8 @@ fn protected_paths_can_neither_be_changed_nor_made_nor_moved_away() {
         "echo x > .gitmodules",
         "echo x > .envrc",
         "mkdir .ringfence/x",
+        "echo x > .bashrc",
+        "echo x > .ripgreprc",
     ] {
         let ran = inside(&place, attempt);
         assert!(![0, 125].contains(&ran.code()), "{attempt}: {} {}", ran.code(), ran.stderr);
@@ -138,15 +137,65 @@ fn protected_paths_can_neither_be_changed_nor_made_nor_moved_away() {
         .expect_code(0);
 }
 
+/// A run writes a git directory that is not the real one.
+#[test]
+fn configuration_and_hooks_of_the_real_repository_stay_as_they_are() {
+    let place = Place::new();
+    git(&place.work(), &["init", "-q"]);
+    git(&place.work(), &["commit", "-q", "--allow-empty", "-m", "one"]);
+    let before = tree(&place.work().join(".git"));
+    for attempt in [
+        "echo x >> .git/config; true",
+        "git config core.fsmonitor /bin/evil",
+        "rm .git/hooks; mkdir .git/hooks; echo evil > .git/hooks/pre-commit",
+        "mv .git/hooks .git/other; ln -s /bin/evil .git/hooks",
+        "mv .git/config .git/other",
+        "echo ../evil > .git/commondir",
+        "echo x > .git/config.worktree",
+        "mkdir -p .git/worktrees/x",
+        "mv .git/info .git/i; mkdir .git/info; ln -s /proc/self/environ .git/info/exclude",
+        "rm -rf .git/objects .git/refs; true",
+        "rm .git/HEAD",
+        "ln -sf /etc/passwd .git/index",
+    ] {
+        inside(&place, attempt).expect_code(0);
+        assert_eq!(tree(&place.work().join(".git")), before, "{attempt}");
+    }
+    assert!(
+        !place.state().join("git").read_dir().is_ok_and(|mut entries| entries.next().is_some()),
+        "nothing is left"
+    );
+}
+
+/// All files below a directory, with what they hold.
+fn tree(root: &std::path::Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let mut files = std::collections::BTreeMap::new();
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).unwrap().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => directories.push(entry.path()),
+                false => drop(files.insert(entry.path(), fs::read(entry.path()).unwrap())),
+            }
+        }
+    }
+    files
+}
+
 /// What an earlier run may have left to trick the next one.
 #[test]
-fn links_in_the_place_of_protected_paths_are_refused_and_files_are_held() {
+fn links_in_the_place_of_protected_paths_and_files_are_held() {
     for name in [".git", ".vscode", ".mcp.json", ".claude"] {
         let place = Place::new();
-        std::os::unix::fs::symlink("/etc", place.work().join(name)).unwrap();
-        let ran = inside(&place, "true").expect_code(125);
-        assert!(ran.stderr.contains("is a link, and a link cannot be protected"), "{}", ran.stderr);
-        assert_eq!(fs::read_dir(place.work()).unwrap().count(), 1, "no stand-in is left");
+        let link = place.work().join(name);
+        std::os::unix::fs::symlink("/nowhere", &link).unwrap();
+        for attempt in [format!("rm {name}"), format!("mv {name} x"), format!("ln -sfn /etc {name}")] {
+            let ran = inside(&place, &attempt);
+            assert!(![0, 125].contains(&ran.code()), "{attempt}: {}", ran.stderr);
+        }
+        inside(&place, "true").expect_code(0);
+        assert_eq!(fs::read_link(&link).unwrap(), std::path::Path::new("/nowhere"));
+        assert_eq!(fs::read_dir(place.work()).unwrap().count(), 1, "no stub file is left");
     }
     let place = Place::new();
     fs::write(place.work().join(".git"), "gitdir: /etc\n").unwrap();
@@ -182,10 +231,14 @@ fn a_linked_worktree_works_and_its_repository_is_protected() {
         place.run(&["exec", "--mode", "native", "-C", linked.to_str().unwrap(), "--", "sh", "-c", script])
     };
     run("git status --short && echo b > b && git add b && git -c user.name=t -c user.email=t@e commit -qm two").expect_code(0);
+    assert_eq!(git(&linked, &["log", "--format=%s"]), "two\none\n");
+    assert_eq!(git(&linked, &["status", "--short"]), "");
     let hooks = main.join(".git/hooks/post-commit");
+    let before = fs::read(main.join(".git/config")).unwrap();
+    run(&format!("echo x >> {}", main.join(".git/config").display())).expect_code(0);
+    assert_eq!(fs::read(main.join(".git/config")).unwrap(), before);
     for attempt in [
         format!("echo x > {}", hooks.display()),
-        format!("echo x >> {}", main.join(".git/config").display()),
         "echo 'gitdir: /elsewhere' > .git".to_owned(),
         format!("cat {}", main.join("a").display()),
     ] {
@@ -200,15 +253,27 @@ fn start_files_of_the_shell_are_protected_where_they_would_start() {
     fs::write(place.home().join(".profile"), "as it was").unwrap();
     let script = "echo evil > .bashrc; echo evil > .profile; echo evil > .gitconfig; true";
     let home = place.home().display().to_string();
-    place.run(&["exec", "--mode", "native", "-C", &home, "--", "sh", "-c", script]).expect_code(0);
+    let ran =
+        place.run(&["exec", "--mode", "native", "-C", &home, "--", "sh", "-c", script]).expect_code(125);
+    assert!(ran.stderr.contains("is your home directory"), "{}", ran.stderr);
+    let run = |at: &str, script: &str| {
+        place.run(&["exec", "--mode", "native", "--home-workspace", "-C", at, "--", "sh", "-c", script])
+    };
+    run(&home, script).expect_code(0);
+    for name in
+        [".bash_aliases", ".zlogin", ".vimrc", ".config/git/config", ".config/autostart/x", ".local/bin/x"]
+    {
+        let directory = std::path::Path::new(name).parent().unwrap().display().to_string();
+        run(&home, &format!("mkdir -p ./{directory}; echo evil > {name}"));
+        assert!(!place.home().join(name).exists(), "{name}");
+    }
     assert_eq!(fs::read_to_string(place.home().join(".profile")).unwrap(), "as it was");
     assert!(!place.home().join(".bashrc").exists() && !place.home().join(".gitconfig").exists());
     let above = place.home().parent().unwrap().display().to_string();
     let script = "cd home; echo evil > .bashrc; echo evil > .profile; true";
-    place.run(&["exec", "--mode", "native", "-C", &above, "--", "sh", "-c", script]).expect_code(0);
+    run(&above, script).expect_code(0);
     assert!(!place.home().join(".bashrc").exists());
-    inside(&place, "echo dotfiles > .bashrc").expect_code(0);
-    assert_eq!(place.read(".bashrc"), "dotfiles\n");
+    assert_ne!(inside(&place, "echo evil > .bashrc").code(), 0);
 }
 
 #[test]
@@ -427,26 +492,6 @@ fn a_killed_ringfence_leaves_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(300));
         (beats() == last).then_some(())
     });
-}
-
-/// git takes its configuration from where `commondir` points, so that is as good as `config`.
-#[test]
-fn git_cannot_be_led_to_another_configuration() {
-    let place = Place::new();
-    git(&place.work(), &["init", "-q"]);
-    for attempt in [
-        "echo ../evil > .git/commondir",
-        "echo x > .git/config.worktree",
-        "mkdir .git/worktrees/x",
-        "rm .git/commondir",
-        "mv .git/commondir x",
-    ] {
-        assert!(![0, 125].contains(&inside(&place, attempt).code()), "{attempt}");
-    }
-    inside(&place, "git status --short && echo a > a && git add a && git -c user.name=t -c user.email=t@e commit -qm one")
-        .expect_code(0);
-    assert!(!place.work().join(".git/commondir").exists());
-    git(&place.work(), &["status"]);
 }
 
 #[test]

@@ -309,3 +309,13 @@ fn a_merge_that_ended_inside_is_over_on_the_host() {
     assert!(!place.work().join(".git/MERGE_HEAD").exists());
     assert_eq!(place.host(&["rev-list", "--count", "--merges", "main"]), "1");
 }
+
+#[test]
+fn a_branch_is_not_deleted_because_its_file_was_lost() {
+    let place = Place::new();
+    place.host(&["branch", "other"]);
+    place.begin();
+    fs::remove_file(place.private().join("packed-refs")).unwrap();
+    place.import();
+    assert_eq!(place.host(&["branch", "--format=%(refname:short)"]), "main\nother");
+}

@@ -24,6 +24,8 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 pub(crate) struct GitMount {
     /// The repository.
     pub(crate) repository: Repository,
+    /// Its working tree.
+    tree: PathBuf,
     /// Where the git directory is seen, if it is outside of the workspace.
     target: Option<PathBuf>,
 }
@@ -63,12 +65,10 @@ pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
 /// Makes the private git directories of a run in their places.
 pub(crate) fn make(request: &Request, survey: &Survey, owner: Option<(u32, u32)>) -> Result<(), GitError> {
     let denied = request.policy.files.denied().unwrap_or_else(|_| GlobSet::empty());
-    let workspace = request.workspace.host().as_path();
     for (number, mount) in survey.git.iter().enumerate() {
         let Some(place) = place(request, number) else { continue };
         fs::create_dir_all(&place).map_err(|source| GitError::Make { path: place.clone(), source })?;
-        let tree = mount.repository.common.parent().unwrap_or(workspace);
-        let missing = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(tree).ok());
+        let missing = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(&mount.tree).ok());
         let excluded: Vec<String> = missing.filter_map(Path::to_str).map(String::from).collect();
         git::make(Making {
             repository: &mount.repository,
@@ -91,7 +91,7 @@ pub(crate) fn private(request: &Request, number: usize) -> PathBuf {
 pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, survey: &mut Survey) {
     let access = request.policy.files.git;
     let workspace = request.workspace.host().as_path();
-    let found = Repository::discover(tree, workspace);
+    let found = discover(tree, workspace);
     if access != GitAccess::Direct {
         protect_pointer(&found, workspace, survey);
         protect_hooks(&found, workspace, home, survey);
@@ -113,10 +113,11 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
     // With a layer nothing but the layer is written.
     let write = access == GitAccess::Direct && writes(request) && request.layer.is_none();
     match &repository.kind {
-        Kind::Plain if private => survey.git.push(GitMount { repository, target: None }),
+        Kind::Plain | Kind::Linked { .. } if private => {
+            survey.git.push(GitMount { repository, tree: workspace.to_owned(), target: None });
+        }
         Kind::Plain if access == GitAccess::Direct => {}
         Kind::Plain => add(&mut survey.protected, &workspace.join(".git")),
-        Kind::Linked { .. } if private => survey.git.push(GitMount { repository, target: None }),
         Kind::Linked { .. } => survey.shown.push((repository.common.clone(), write)),
         Kind::Submodule { pointer, back } => {
             let guest = request.workspace.guest().as_path();
@@ -124,11 +125,21 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
             let led_back = lexical(&inside.join(back));
             survey.link_back = (led_back != guest).then(|| (led_back, guest.to_owned()));
             match private {
-                true => survey.git.push(GitMount { target: Some(inside), repository }),
+                true => {
+                    survey.git.push(GitMount { target: Some(inside), tree: workspace.to_owned(), repository })
+                }
                 false => survey.submodule = Some((repository.common.clone(), inside, write)),
             }
         }
     }
+}
+
+/// Finds a repository. A stub file of another run is none.
+fn discover(tree: &Directory, path: &Path) -> Found {
+    if ringfence_linux::is_stand_in(&path.join(".git")) {
+        return Found::Nothing;
+    }
+    Repository::discover(tree, path)
 }
 
 /// A `.git` that points elsewhere, or that is no git directory, stays as it is.
@@ -186,7 +197,7 @@ pub(super) fn below(
         let at = if below.as_os_str().is_empty() { Path::new(".") } else { below };
         let Ok(tree) = root.directory(at) else { continue };
         let place: PathBuf = path.join(below).components().collect();
-        let found = Repository::discover(&tree, &place);
+        let found = discover(&tree, &place);
         if let Found::Repository(repository) = &found {
             for hooks in repository.hooks_paths() {
                 protect_hooks_path(&hooks, &place, survey);
@@ -196,7 +207,7 @@ pub(super) fn below(
             Found::Repository(repository)
                 if repository.kind == Kind::Plain && private && survey.git.len() < MAX_PRIVATE =>
             {
-                survey.git.push(GitMount { repository, target: None });
+                survey.git.push(GitMount { repository, tree: place, target: None });
             }
             Found::Nothing => {}
             _ => {

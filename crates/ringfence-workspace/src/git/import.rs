@@ -131,6 +131,11 @@ impl Start {
         }
     }
 
+    /// Whether `HEAD` named this ref.
+    fn is_head(&self, name: &str) -> bool {
+        refs::parse_value(&self.head) == Some(RefValue::Symbolic(name.to_owned()))
+    }
+
     /// Its place in the private git directory.
     fn prefix(&self) -> PathBuf {
         self.worktree.as_ref().map(|name| Path::new("worktrees").join(name)).unwrap_or_default()
@@ -175,6 +180,9 @@ impl Seen {
         if refs_changed || seen.head_changed || seen.index_changed {
             seen.before = refs::read_packed(place, Path::new(START_REFS))?;
             seen.refs = if refs_changed { changes(&seen.before, &refs::read(private)?) } else { Vec::new() };
+            // A run that lost the file of all refs did not mean to delete them.
+            let whole = private.file(Path::new("packed-refs")).is_ok();
+            seen.refs.retain(|change| change.to.is_some() || (whole && !start.is_head(&change.name)));
             let gone = |name: &&String| private.metadata(&prefix.join(name)).is_err();
             seen.ended = start.state_files.iter().filter(gone).cloned().collect();
         }

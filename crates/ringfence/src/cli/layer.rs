@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use ringfence_core::ids::RunId;
+use ringfence_engine::git::{self, ImportedRefs};
 use ringfence_engine::layer::{Applied, Change, Layer, What};
 use ringfence_server::desk::FileChange;
 use ringfence_store::runs::Progress;
@@ -149,9 +150,20 @@ pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Resu
 }
 
 pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let (_, layer) = open(&args.run, installation)?;
+    if let Some(run) = waiting_for_import(&args.run, installation)? {
+        return import(&run, installation, args.json);
+    }
+    let (run, layer) = open(&args.run, installation)?;
     check_named(&args.paths, &layer.changes())?;
     let done = layer.apply(&|path| is_wanted(&args.paths, path))?;
+    // Commits name whole trees, so they come with everything or not at all.
+    let commits = match args.paths.is_empty() && done.conflicts.is_empty() {
+        true => commits(&run, installation)?,
+        false => ImportedRefs::default(),
+    };
+    if !args.json {
+        tell_commits(&commits);
+    }
     if args.json {
         let text = |path: &PathBuf| path.display().to_string();
         let applied: Vec<_> = done.applied.iter().map(text).collect();
@@ -161,6 +173,44 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
         tell(&done);
     }
     Ok(ExitCode::from(u8::from(!done.conflicts.is_empty())))
+}
+
+/// A run that wrote into the workspace itself and whose commits could not be imported at its end.
+fn waiting_for_import(text: &str, installation: &Installation) -> anyhow::Result<Option<RunId>> {
+    let runs = installation.runs();
+    let run = runs.find(text)?;
+    let waits =
+        !runs.record(&run)?.layer && runs.git(&run).is_dir() && runs.progress(&run)? != Progress::Running;
+    Ok(waits.then_some(run))
+}
+
+fn commits(run: &RunId, installation: &Installation) -> anyhow::Result<ImportedRefs> {
+    let runs = installation.runs();
+    let record = runs.record(run)?;
+    let path = installation.env.get("PATH").map(String::as_str).unwrap_or_default();
+    Ok(git::import(&runs, run, path, record.workspace.host().as_path()))
+}
+
+fn import(run: &RunId, installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
+    let imported = commits(run, installation)?;
+    if json {
+        terminal::json(&serde_json::json!({ "refs": imported.refs, "notices": imported.notices }))?;
+    } else {
+        tell_commits(&imported);
+    }
+    Ok(ExitCode::from(u8::from(!imported.notices.is_empty())))
+}
+
+fn tell_commits(imported: &ImportedRefs) {
+    let green = AnsiColor::Green.on_default();
+    for git_ref in &imported.refs {
+        let at = git_ref.kept_as.as_ref().unwrap_or(&git_ref.name);
+        let to = git_ref.to.as_deref().map_or("deleted", |to| to.get(..12).unwrap_or(to));
+        terminal::line(format!("{green}imported{green:#} {} {to}", harmless(at)));
+    }
+    for notice in &imported.notices {
+        terminal::about(harmless(notice));
+    }
 }
 
 fn tell(done: &Applied) {
@@ -180,6 +230,7 @@ pub(crate) fn discard(args: &DiscardArgs, installation: &Installation) -> anyhow
     let (run, layer) = open(&args.run, installation)?;
     let count = layer.changes().len();
     layer.discard()?;
+    git::discard(&installation.runs(), &run).context("failed to discard the commits of the run")?;
     terminal::line(format!("Discarded {count} changes of the run {run}."));
     Ok(ExitCode::SUCCESS)
 }
