@@ -29,6 +29,9 @@ impl ReadError {
 
 /// Reads an open file to its end, if that is at most `limit` bytes.
 pub fn read_bounded(file: File, limit: u64) -> Result<Vec<u8>, ReadError> {
+    if file.metadata()?.len() > limit {
+        return Err(ReadError::TooLong { limit });
+    }
     let mut content = Vec::new();
     file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > limit { Err(ReadError::TooLong { limit }) } else { Ok(content) }

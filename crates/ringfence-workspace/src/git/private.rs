@@ -10,7 +10,7 @@
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use super::refs::{self, RefValue, Refs};
 use super::repository::{Kind, MAX_CONFIG_BYTES, Repository};
 use super::{GitError, PRIVATE, START, START_REFS, Stamp};
-use crate::{Directory, EntryKind, ReadError};
+use crate::{Directory, EntryKind};
 
 /// Longest index that is copied.
-const MAX_INDEX_BYTES: u64 = 1 << 30;
+const MAX_INDEX_BYTES: u64 = 512 << 20;
 /// Longest reflog that is copied; longer ones begin anew inside.
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Longest other file.
@@ -227,15 +227,17 @@ impl Maker<'_> {
             Ok(file) => file,
             Err(_) => return Ok(None),
         };
-        let real = Stamp::of(&file.metadata()?);
-        let content = match crate::read_bounded(file, limit) {
-            Ok(content) => content,
-            Err(ReadError::Io(error)) => return Err(error),
-            Err(ReadError::TooLong { .. } | ReadError::NotText) => return Ok(None),
-        };
-        let target = format!("{prefix}{name}");
-        self.parents(&target)?;
-        Ok(Some((real, self.write(&target, &content)?)))
+        let data = file.metadata()?;
+        if data.len() > limit {
+            return Ok(None);
+        }
+        let name = format!("{prefix}{name}");
+        self.parents(&name)?;
+        let target = self.root.join(name);
+        let mut copy = create_new(&target)?;
+        io::copy(&mut file.take(limit), &mut copy)?;
+        self.own(&target)?;
+        Ok(Some((Stamp::of(&data), Stamp::of(&copy.metadata()?))))
     }
 
     /// The excludes of the real repository, and what the run must not take for files of the user.
@@ -309,9 +311,13 @@ impl Maker<'_> {
     }
 }
 
+fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)
+}
+
 /// Writes a file that does not exist yet.
 fn write_new(path: &Path, content: &[u8]) -> io::Result<File> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    let mut file = create_new(path)?;
     file.write_all(content)?;
     Ok(file)
 }

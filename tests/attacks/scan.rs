@@ -1,0 +1,172 @@
+//! What a run leaves in its workspace cannot refuse, break or lead astray a later run; and what governs a run is out of its
+//! reach.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use crate::support::{Place, Ran};
+
+fn exec(place: &Place, script: &str) -> Ran {
+    place.run(&["exec", "--mode", "native", "--", "sh", "-c", script])
+}
+
+/// A user for whom permissions hold, unlike root.
+const USER: u32 = 65533;
+
+#[test]
+fn what_a_run_leaves_does_not_refuse_the_next() {
+    for leave in [
+        "ln -s /usr x.pem",
+        "ln -s . y.pem; ln -s .. z.pem; ln -s x.pem x.pem",
+        "mkdir l; chmod 0 l",
+        "mkdir -p a/b; echo 1 > a/b/f; chmod 0 a/b; chmod 0 a",
+        "python3 -c \"import os\nfor _ in range(40): os.mkdir('d' * 200); os.chdir('d' * 200)\"",
+        "python3 -c \"import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')\"",
+        "mkfifo p.pem .env; mkfifo fifo",
+        "python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('s.pem')\"",
+        "mkdir m; for i in $(seq 200); do echo k > m/$i.pem; done",
+        "printf x > \"$(printf 'a\\nb\\033[2J.pem')\"",
+        "mkdir sub; ln -s /etc sub/.git; ln -s /etc sub/.vscode; ln -s / sub/.claude",
+        "mkdir -p sub/.git; mkfifo sub/.git/config; ln -s /etc/passwd sub/.git/HEAD; mkdir sub/.git/objects sub/.git/refs",
+        "mkdir -p bare/objects bare/refs; echo x > bare/HEAD; mkfifo bare/config",
+        "setfattr -n user.ringfence.stand-in -v 1 . 2>/dev/null; true",
+    ] {
+        let place = Place::new().of_user(USER);
+        exec(&place, leave).expect_code(0);
+        let ran = exec(&place, "echo fine; ls / > /dev/null; ls -a > /dev/null").expect_code(0);
+        assert_eq!(ran.stdout, "fine\n", "{leave}: {}", ran.stderr);
+        make_removable(&place);
+    }
+}
+
+/// Lets the test's own directory be removed.
+fn make_removable(place: &Place) {
+    std::process::Command::new("chmod").args(["-R", "u+rwX"]).arg(place.work()).status().unwrap();
+}
+
+#[test]
+fn a_directory_that_cannot_be_searched_is_hidden_and_reported() {
+    let place = Place::new().of_user(USER);
+    fs::create_dir(place.work().join("shut")).unwrap();
+    fs::write(place.work().join("shut/.env"), "canary").unwrap();
+    fs::set_permissions(place.work().join("shut"), fs::Permissions::from_mode(0)).unwrap();
+    let ran = place.run(&[
+        "exec",
+        "--mode",
+        "native",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "chmod 700 shut; cat shut/.env; true",
+    ]);
+    assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("what cannot be searched is hidden: shut"), "{}", ran.stdout);
+    make_removable(&place);
+}
+
+#[test]
+fn a_denied_link_hides_what_it_leads_to_in_the_workspace_alone() {
+    let place = Place::new();
+    fs::create_dir(place.work().join("conf")).unwrap();
+    fs::write(place.work().join("conf/prod"), "canary").unwrap();
+    symlink("conf/prod", place.work().join(".env")).unwrap();
+    symlink(place.work().join("conf/prod"), place.work().join("b.pem")).unwrap();
+    symlink("/usr/bin", place.work().join("c.pem")).unwrap();
+    let ran = exec(&place, "cat conf/prod .env b.pem; ls /usr/bin | grep -c .");
+    assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
+    assert!(ran.stdout.trim().parse::<u32>().unwrap() > 10, "{}", ran.stdout);
+}
+
+#[test]
+fn protected_names_below_the_root_are_protected_where_they_exist() {
+    let place = Place::new();
+    let names = [
+        ".vscode/tasks.json",
+        ".mcp.json",
+        ".claude/settings.json",
+        ".envrc",
+        ".bashrc",
+        ".gitmodules",
+        "opencode.json",
+        ".idea/x",
+    ];
+    for name in names {
+        let path = place.work().join("pkg/sub").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "mine").unwrap();
+    }
+    for name in names {
+        exec(&place, &format!("echo evil > pkg/sub/{name}; rm -f pkg/sub/{name}; mv pkg/sub/{name} x"));
+        assert_eq!(place.read(&format!("pkg/sub/{name}")), "mine", "{name}");
+    }
+}
+
+#[test]
+fn a_policy_file_cannot_be_rewritten_by_the_run_that_it_governs() {
+    let place = Place::new();
+    let evil = r#"{"extends": "open"}"#;
+    fs::create_dir(place.work().join("conf")).unwrap();
+    for file in ["policy.json", "conf/policy.json"] {
+        fs::write(place.work().join(file), r#"{"extends": "standard"}"#).unwrap();
+        for attempt in [
+            format!("echo '{evil}' > {file}"),
+            format!("echo '{evil}' > x; mv -f x {file}"),
+            format!("rm -f {file}; echo '{evil}' > {file}"),
+            "mv conf gone && mkdir conf && echo evil > conf/policy.json".to_owned(),
+        ] {
+            let named = format!("./{file}");
+            place.run(&["exec", "--mode", "native", "--policy", &named, "--", "sh", "-c", &attempt]);
+            assert_eq!(place.read(file), r#"{"extends": "standard"}"#, "{attempt}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_variables_cannot_be_rewritten_by_the_run_that_it_governs() {
+    let place = Place::new();
+    fs::write(place.work().join("vars"), "A=1\n").unwrap();
+    place.run(&[
+        "exec",
+        "--mode",
+        "native",
+        "--env-file",
+        "vars",
+        "--",
+        "sh",
+        "-c",
+        "echo LD_PRELOAD=x > vars; rm -f vars; mv vars x",
+    ]);
+    assert_eq!(place.read("vars"), "A=1\n");
+}
+
+#[test]
+fn a_link_to_a_policy_that_the_run_could_replace_is_refused() {
+    let place = Place::new();
+    fs::write(place.home().join("policy.json"), "{}").unwrap();
+    symlink(place.home().join("policy.json"), place.work().join("policy.json")).unwrap();
+    let ran =
+        place.run(&["exec", "--mode", "native", "--policy", "./policy.json", "--", "true"]).expect_code(125);
+    assert!(ran.stderr.contains("the run could replace the link"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_home_and_what_is_above_it_are_refused_as_a_workspace() {
+    let place = Place::new();
+    let home = place.home();
+    for at in [home.clone(), home.parent().unwrap().to_owned(), "/".into()] {
+        let ran = place
+            .run(&["exec", "--mode", "native", "-C", at.to_str().unwrap(), "--", "true"])
+            .expect_code(125);
+        assert!(
+            ran.stderr.contains("your home directory") && ran.stderr.contains("--home-workspace"),
+            "{}",
+            ran.stderr
+        );
+    }
+    symlink(&home, place.work().join("link")).unwrap();
+    place.run(&["exec", "--mode", "native", "-C", "link", "--", "true"]).expect_code(125);
+    place
+        .run(&["exec", "--mode", "native", "--home-workspace", "-C", home.to_str().unwrap(), "--", "true"])
+        .expect_code(0);
+}
