@@ -29,7 +29,7 @@ const USAGE: &str = "cargo xtask COMMAND
   bench queue   measure the queue against peers, side by side
   bench server  measure the daemon while 200 dashboards follow 50 logs
   bench egress  measure the broker against peers, side by side
-  fuzz [SECS]   say random things to the broker for so long (600)
+  fuzz [SECS]   run property-based tests and fuzz targets for so long together (600)
   torture [--minutes N] [--tasks N]  kill everything while the queue works, and see that nothing is lost
   contract [SECS]  say everything to a daemon's API that its document allows, for so long (300)
   endure [N]    run N sandboxes one after another (10000) and show that nothing grows";

@@ -143,7 +143,7 @@ fn accepted(licence: &str, allowed: &[&str]) -> bool {
 
 fn sources() -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for directory in ["crates", "tests", "xtask"] {
+    for directory in ["crates", "fuzz/fuzz_targets", "fuzz/src", "tests", "xtask"] {
         collect(&root().join(directory), &mut files);
     }
     files.sort();

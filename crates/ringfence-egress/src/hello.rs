@@ -46,14 +46,15 @@ pub(crate) async fn read_hello(
     }
 }
 
-enum Parsed {
+/// How far it was understood.
+pub(crate) enum Parsed {
     Whole(Kind),
     More,
     Nonsense,
 }
 
 /// The handshake is cut into records at will.
-fn parse(bytes: &[u8]) -> Parsed {
+pub(crate) fn parse(bytes: &[u8]) -> Parsed {
     let mut handshake = Vec::new();
     let mut rest = bytes;
     while let [kind, _, _, high, low, after @ ..] = rest {

@@ -15,6 +15,8 @@ mod broker;
 mod credential;
 mod exchange;
 mod forward;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hello;
 mod http1;
 mod local;

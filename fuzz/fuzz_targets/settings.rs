@@ -1,0 +1,4 @@
+//! Runs `settings` of the harness.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::settings::check(data));
