@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::capability::Promise;
 
-use super::{Attempt, Bait, Outcome, refused, unreadable};
+use super::{Attempt, Bait, Outcome, refused, unlisted, unreadable};
 
 const fn attempt(
     group: &'static str,
@@ -23,6 +23,20 @@ const FILES: Promise = Promise::FilesConfined;
 const SECRETS: Promise = Promise::SecretsUnreadable;
 const PROTECTED: Promise = Promise::PathsProtected;
 const DENIED: Promise = Promise::GlobsDenied;
+
+/// Writes a file of the workspace that a program of the user would execute or obey later.
+macro_rules! write_protected {
+    ($what:literal, $path:literal) => {
+        attempt("protected", PROTECTED, $what, |bait| make(bait, $path))
+    };
+}
+
+/// Renames a file or directory of the workspace, so that another can take its place.
+macro_rules! rename_protected {
+    ($what:literal, $path:literal) => {
+        attempt("protected", PROTECTED, $what, |bait| rename(&bait.workspace.join($path)))
+    };
+}
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     attempt("files", FILES, "read a file outside by its path", |bait| unreadable(&outside(bait))),
@@ -69,6 +83,11 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     attempt("files", Promise::HomePrivate, "read a file in the person's own home", |bait| {
         unreadable(&bait.at_home)
     }),
+    // Before the next attempt, which makes directories of that name inside.
+    attempt("files", Promise::HomePrivate, "list the state of ringfence", |bait| {
+        let state = bait.at_home.parent().and_then(Path::parent).unwrap_or(&bait.at_home);
+        unlisted(state)
+    }),
     attempt("files", Promise::HomePrivate, "write a file into the person's own home", |bait| {
         let beside = bait.at_home.with_file_name("written.txt");
         let _ = beside.parent().map(fs::create_dir_all);
@@ -105,9 +124,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     attempt("protected", PROTECTED, "take the configuration away", |bait| {
         refused(fs::remove_file(bait.workspace.join(".git/config")))
     }),
-    attempt("protected", PROTECTED, "move the repository away and put another in its place", |bait| {
-        refused(fs::rename(bait.workspace.join(".git"), bait.workspace.join("was-git")))
-    }),
+    rename_protected!("move the repository away and put another in its place", ".git"),
     attempt("protected", PROTECTED, "write the configuration by a second name", |bait| {
         let name = bait.workspace.join("second-config");
         match fs::hard_link(bait.workspace.join(".git/config"), &name) {
@@ -115,19 +132,31 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
             Err(error) => Outcome::Held(error.to_string()),
         }
     }),
-    attempt("protected", PROTECTED, "make settings for the agent CLI", |bait| {
-        make(bait, ".claude", "settings.json")
-    }),
-    attempt("protected", PROTECTED, "make tasks for the editor", |bait| make(bait, ".vscode", "tasks.json")),
-    attempt("protected", PROTECTED, "make settings for ringfence", |bait| {
-        make(bait, ".ringfence", "settings.json")
-    }),
-    attempt("protected", PROTECTED, "name servers for the agent CLI", |bait| {
-        write(&bait.workspace.join(".mcp.json"))
-    }),
-    attempt("protected", PROTECTED, "make a file that runs when one enters the directory", |bait| {
-        write(&bait.workspace.join(".envrc"))
-    }),
+    rename_protected!("move the name of the current branch away", ".git/HEAD"),
+    rename_protected!("move what git ignores away", ".git/info"),
+    write_protected!("change what git ignores", ".git/info/exclude"),
+    write_protected!("give git attributes that run programs", ".git/info/attributes"),
+    write_protected!("write a hook where the configuration says that hooks are", ".husky/pre-commit"),
+    rename_protected!("move the directory of those hooks away", ".husky"),
+    write_protected!("write a hook of a repository below", "nested/.git/hooks/pre-commit"),
+    write_protected!("change the configuration of a repository below", "nested/.git/config"),
+    rename_protected!("move a repository below away", "nested/.git"),
+    write_protected!("make settings for the agent CLI", ".claude/settings.json"),
+    write_protected!("make tasks for the editor", ".vscode/tasks.json"),
+    write_protected!("make settings for ringfence", ".ringfence/settings.json"),
+    write_protected!("name servers for the agent CLI", ".mcp.json"),
+    write_protected!("make a file that runs when one enters the directory", ".envrc"),
+    write_protected!("make a start-up file of bash", ".bashrc"),
+    write_protected!("make a login file of bash", ".bash_profile"),
+    write_protected!("make a login file of the shell", ".profile"),
+    write_protected!("make a start-up file of zsh", ".zshrc"),
+    write_protected!("make a login file of zsh", ".zprofile"),
+    write_protected!("make a configuration of git", ".gitconfig"),
+    write_protected!("make options for ripgrep", ".ripgreprc"),
+    write_protected!("change tasks for the editor below", "below/.vscode/tasks.json"),
+    write_protected!("change servers for the agent CLI below", "below/.mcp.json"),
+    write_protected!("change settings for the agent CLI below", "below/.claude/settings.json"),
+    write_protected!("change a start-up file of bash below", "below/.bashrc"),
     attempt("denied", DENIED, "read .env", |bait| unreadable(&bait.workspace.join(".env"))),
     attempt("denied", DENIED, "read a key below", |bait| unreadable(&bait.workspace.join("sub/key.pem"))),
     attempt("denied", DENIED, "read .env by its second name", |bait| {
@@ -171,8 +200,19 @@ fn write(path: &Path) -> Outcome {
     }
 }
 
-fn make(bait: &Bait, directory: &str, file: &str) -> Outcome {
-    let directory = bait.workspace.join(directory);
-    let _ = fs::create_dir(&directory);
-    write(&directory.join(file))
+/// Writes a file of the workspace, and makes the directories above it.
+fn make(bait: &Bait, path: &str) -> Outcome {
+    let path = bait.workspace.join(path);
+    let _ = path.parent().map(fs::create_dir_all);
+    write(&path)
+}
+
+/// Gives something another name, and takes that back for the attempts that follow.
+fn rename(path: &Path) -> Outcome {
+    let other = path.with_extension("moved");
+    let renamed = fs::rename(path, &other);
+    if renamed.is_ok() {
+        let _ = fs::rename(&other, path);
+    }
+    refused(renamed)
 }

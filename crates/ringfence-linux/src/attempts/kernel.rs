@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ringfence_core::capability::Promise;
 
-use super::{Attempt, Bait, Outcome, apart, call, denied, refused, unreadable};
+use super::{Attempt, Bait, Outcome, apart, call, denied, refused, unlisted, unreadable};
 
 const fn attempt(group: &'static str, what: &'static str, attempt: fn(&Bait) -> Outcome) -> Attempt {
     Attempt { group, promise: Promise::PrivilegesDropped, what, attempt }
@@ -83,6 +83,25 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         // getpid, by its other number.
         refused(call(0x4000_0000 + libc::SYS_getpid, [0; 5]))
     }),
+    attempt("syscalls", "use the interface of 32-bit programs (int 0x80)", |_| old_interface()),
+    attempt("syscalls", "make data executable by default (personality)", |_| {
+        const READ_IMPLIES_EXEC: usize = 0x40_0000;
+        apart(|| denied(libc::SYS_personality, [READ_IMPLIES_EXEC, 0, 0, 0, 0]))
+    }),
+    attempt("syscalls", "learn where memory of the machine is (get_mempolicy)", |_| {
+        denied(libc::SYS_get_mempolicy, [0; 5])
+    }),
+    attempt("syscalls", "place memory of the machine (mbind)", |_| denied(libc::SYS_mbind, [0; 5])),
+    attempt("syscalls", "give pages to a pipe (vmsplice)", |_| {
+        denied(libc::SYS_vmsplice, [usize::MAX, 0, 0, 0, 0])
+    }),
+    attempt("syscalls", "learn which files others have read (cachestat)", |_| {
+        denied(CACHESTAT, [usize::MAX, 0, 0, 0, 0])
+    }),
+    attempt("syscalls", "list mounts of the host (listmount)", |_| denied(LISTMOUNT, [0; 5])),
+    attempt("syscalls", "list the kernel's security modules", |_| denied(LSM_LIST_MODULES, [0; 5])),
+    attempt("syscalls", "make a handle of a file", |_| denied(libc::SYS_name_to_handle_at, [0; 5])),
+    attempt("syscalls", "ask for file systems by calls of old (sysfs, ustat)", |_| old_calls()),
     attempt("privileges", "have any capability", |_| none_of("CapEff")),
     attempt("privileges", "have any capability left to gain", |_| match no_new_privileges() {
         true => Outcome::Held("no_new_privs is set".into()),
@@ -153,14 +172,49 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     attempt("proc", "press the magic key", |_| writable("/proc/sysrq-trigger")),
     attempt("proc", "read the memory of the kernel", |_| unreadable_start("/proc/kcore")),
     attempt("proc", "read the kernel's keys", |_| unreadable(Path::new("/proc/keys"))),
-    attempt("proc", "see the kernel's devices in /sys", |_| {
-        let first = fs::read_dir("/sys/kernel").and_then(|mut entries| entries.next().transpose());
-        match first {
-            Ok(None) => Outcome::Held("it is empty".into()),
-            other => refused(other),
-        }
-    }),
+    attempt("proc", "see the kernel's devices in /sys", |_| unlisted(Path::new("/sys/kernel"))),
 ];
+
+/// Calls that are newer than the C library; they have the same numbers on every processor.
+const CACHESTAT: libc::c_long = 451;
+const LISTMOUNT: libc::c_long = 458;
+const LSM_LIST_MODULES: libc::c_long = 461;
+
+/// Asks for the process's own number as a 32-bit program does.
+#[cfg(target_arch = "x86_64")]
+fn old_interface() -> Outcome {
+    const GETPID: i64 = 20;
+    apart(|| {
+        let mut number = GETPID;
+        // SAFETY: the call has no arguments and changes nothing but the registers that are named.
+        unsafe {
+            std::arch::asm!("int 0x80", inout("rax") number, out("r8") _, out("r9") _, out("r10") _, out("r11") _)
+        };
+        match number {
+            1.. => Outcome::Broken("it works".into()),
+            _ => Outcome::Held("the kernel has none".into()),
+        }
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn old_interface() -> Outcome {
+    Outcome::NotTried("this processor has none".into())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn old_calls() -> Outcome {
+    const COUNT: usize = 3;
+    match denied(libc::SYS_sysfs, [COUNT, 0, 0, 0, 0]) {
+        Outcome::Held(_) => denied(libc::SYS_ustat, [0; 5]),
+        other => other,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn old_calls() -> Outcome {
+    Outcome::NotTried("this processor has none".into())
+}
 
 /// Whether the device was made in a memory of the run's own.
 fn has_own_devices() -> bool {

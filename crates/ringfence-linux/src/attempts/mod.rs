@@ -28,7 +28,7 @@ pub struct Bait {
     pub workspace: PathBuf,
     /// A directory outside of the workspace, with `file.txt` and a listening `socket`.
     pub outside: PathBuf,
-    /// A file in the person's own home.
+    /// A file in the state directory, which is in the user's own home, with a listening `socket` beside it.
     pub at_home: PathBuf,
     /// A directory that may be read, with `open.txt`, `secret.txt` and its second name `alias.txt`.
     pub shown: PathBuf,
@@ -138,6 +138,14 @@ fn unreadable(path: &Path) -> Outcome {
         Ok(bytes) if bytes.is_empty() => Outcome::Held("it is empty".into()),
         Ok(bytes) => Outcome::Broken(format!("{} bytes were read", bytes.len())),
         Err(error) => Outcome::Held(error.to_string()),
+    }
+}
+
+/// Held if the directory cannot be listed or is empty: a mask is an empty directory.
+fn unlisted(path: &Path) -> Outcome {
+    match std::fs::read_dir(path).and_then(|mut entries| entries.next().transpose()) {
+        Ok(None) => Outcome::Held("it is empty".into()),
+        other => refused(other),
     }
 }
 

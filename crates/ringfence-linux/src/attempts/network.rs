@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ringfence_core::capability::Promise;
 
-use super::{Attempt, Bait, Outcome, call, refused};
+use super::{Attempt, Bait, Outcome, call, denied, refused};
 
 const PATIENCE: Duration = Duration::from_millis(300);
 
@@ -83,6 +83,9 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         let address = UnixAddress::from_abstract_name(&bait.abstract_socket);
         refused(address.and_then(|address| UnixStream::connect_addr(&address)))
     }),
+    door("connect to a socket in the state of ringfence", |bait| {
+        refused(UnixStream::connect(bait.at_home.with_file_name("socket")))
+    }),
     door("find a container engine", |_| {
         doors(&["/run/docker.sock", "/var/run/docker.sock", "/run/podman/podman.sock"])
     }),
@@ -96,7 +99,33 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     door("listen to the kernel (netlink audit)", |_| {
         socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT)
     }),
+    door("make a socket of any other family", |_| {
+        let usual = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+        any_family(libc::SYS_socket, &usual)
+    }),
+    door("make a pair of sockets of any other family", |_| {
+        any_family(libc::SYS_socketpair, &[libc::AF_UNIX])
+    }),
 ];
+
+/// The first number that no family has.
+const FAMILIES: i32 = 46;
+
+/// Tries every family but these. That the kernel does not know one is an answer that only the kernel gives.
+fn any_family(call: libc::c_long, usual: &[i32]) -> Outcome {
+    let mut pair = [0i32; 2];
+    let others = (1..FAMILIES).filter(|family| !usual.contains(family));
+    for family in others {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET] {
+            let number = |value: i32| value.unsigned_abs() as usize;
+            let arguments = [number(family), number(kind), 0, pair.as_mut_ptr() as usize, 0];
+            if let Outcome::Broken(why) = denied(call, arguments) {
+                return Outcome::Broken(format!("family {family}: {why}"));
+            }
+        }
+    }
+    Outcome::Held("all are refused".into())
+}
 
 fn connect(address: SocketAddr) -> Outcome {
     refused(TcpStream::connect_timeout(&address, PATIENCE))

@@ -47,6 +47,7 @@ impl Laid {
         let sockets = vec![
             UnixListener::bind(directory.path().join("outside/socket"))?,
             UnixListener::bind(directory.path().join("workspace/socket"))?,
+            UnixListener::bind(at_home.path().join("socket"))?,
             UnixListener::bind_addr(&SocketAddr::from_abstract_name(&abstract_socket)?)?,
         ];
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
@@ -122,19 +123,39 @@ fn lay_files(root: &Path) -> io::Result<()> {
         "workspace/.git/config",
         "workspace/.git/HEAD",
         "workspace/.git/hooks/sample",
+        "workspace/.git/info/exclude",
+        "workspace/.husky/pre-commit",
+        "workspace/nested/.git/HEAD",
+        "workspace/nested/.git/config",
+        "workspace/nested/.git/hooks/sample",
         "workspace/.env",
         "workspace/sub/key.pem",
+        "workspace/below/.bashrc",
+        "workspace/below/.mcp.json",
+        "workspace/below/.claude/settings.json",
+        "workspace/below/.vscode/tasks.json",
     ] {
         put(root, file)?;
     }
+    // Repositories as git reads them, and hooks where many projects have them.
+    for repository in ["workspace", "workspace/nested"] {
+        let git = root.join(repository).join(".git");
+        put_text(&git.join("HEAD"), "ref: refs/heads/main\n")?;
+        fs::create_dir_all(git.join("objects"))?;
+        fs::create_dir_all(git.join("refs/heads"))?;
+    }
+    put_text(&root.join("workspace/.git/config"), "[core]\n\thooksPath = .husky\n")?;
     fs::hard_link(root.join("shown/secret.txt"), root.join("shown/alias.txt"))?;
     fs::hard_link(root.join("workspace/.env"), root.join("workspace/env-alias"))
 }
 
 fn put(root: &Path, file: &str) -> io::Result<()> {
-    let path = root.join(file);
+    put_text(&root.join(file), "this is bait\n")
+}
+
+fn put_text(path: &Path, text: &str) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    fs::File::create(path)?.write_all(b"this is bait\n")
+    fs::File::create(path)?.write_all(text.as_bytes())
 }
 
 /// A port that sends back what comes. It lasts as long as the process.
