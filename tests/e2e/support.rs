@@ -112,14 +112,6 @@ impl Place {
         Ran::from(output)
     }
 
-    /// Runs to the end, in so many bytes of address space.
-    pub(crate) fn limited(&self, args: &[&str], bytes: u64) -> Ran {
-        let mut command = Command::new("prlimit");
-        command.arg(format!("--as={bytes}")).arg(BINARY).args(args);
-        command.env_clear().envs(&self.env).current_dir(self.work()).stdin(Stdio::null());
-        Ran::from(command.output().unwrap())
-    }
-
     /// Runs a command as an agent, for programs to read.
     pub(crate) fn agent(&self, command: &str, args: &[&str]) -> Ran {
         self.run(

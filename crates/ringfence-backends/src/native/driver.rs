@@ -140,8 +140,8 @@ impl Native {
         })?;
         let program = system::program(&plan.request)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
-        let survey = survey::look(&plan.request, &self.around.home, &hidden)?;
-        repositories::make(&plan.request, &survey, None).map_err(|error| {
+        let mut survey = survey::look(&plan.request, &self.around.home, &hidden)?;
+        repositories::make(&plan.request, &mut survey, None).map_err(|error| {
             let message = format!("a private git directory cannot be made: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;

@@ -1,13 +1,14 @@
 //! Git directories below a workspace, and how a run sees each: a private one, read-only, or as it is.
 
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use globset::GlobSet;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::GitAccess;
 use ringfence_workspace::Directory;
-use ringfence_workspace::git::{self, Found, GitError, Kind, Making, PRIVATE, Repository};
+use ringfence_workspace::git::{self, Found, Kind, Making, PRIVATE, Repository};
 
 use super::covers::Shown;
 use super::survey::{Survey, add, writes};
@@ -62,22 +63,28 @@ pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
     Some(request.git.as_ref()?.as_path().join(number.to_string()))
 }
 
-/// Makes the private git directories of a run in their places.
-pub(crate) fn make(request: &Request, survey: &Survey, owner: Option<(u32, u32)>) -> Result<(), GitError> {
+/// Makes the private git directories of a run in their places. One that cannot be made stays empty, with a notice: an earlier
+/// run may have left the repository so.
+pub(crate) fn make(request: &Request, survey: &mut Survey, owner: Option<(u32, u32)>) -> io::Result<()> {
     let denied = request.policy.files.denied().unwrap_or_else(|_| GlobSet::empty());
     for (number, mount) in survey.git.iter().enumerate() {
         let Some(place) = place(request, number) else { continue };
-        fs::create_dir_all(&place).map_err(|source| GitError::Make { path: place.clone(), source })?;
+        fs::create_dir_all(&place)?;
         let missing = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(&mount.tree).ok());
         let excluded: Vec<String> = missing.filter_map(Path::to_str).map(String::from).collect();
-        git::make(Making {
+        let made = git::make(Making {
             repository: &mount.repository,
             place: &place,
             guest: &GitMount::parts(number),
             denied: &denied,
             excluded: &excluded,
             owner,
-        })?;
+        });
+        if let Err(error) = made {
+            git::make_empty(&place)?;
+            let common = mount.repository.common.display();
+            survey.notices.push(format!("{common} is not seen in this run: {error}"));
+        }
     }
     Ok(())
 }

@@ -75,6 +75,10 @@ pub struct RefChange {
 /// Takes over what a run did.
 pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     let place = Directory::open(import.place)?;
+    if place.metadata(Path::new(START)).is_err() {
+        // It could not be made, so there is nothing to import.
+        return Ok(Imported::default());
+    }
     let start = read_start(&place)?;
     let private = place.directory(Path::new(PRIVATE)).map_err(|source| made(import.place, source))?;
     let seen = Seen::look(&place, &private, &start)?;

@@ -322,6 +322,23 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
+/// Leaves an empty private git directory, which is not imported, after a failure to make it.
+pub fn make_empty(place: &Path) -> io::Result<()> {
+    let private = place.join(PRIVATE);
+    // The directory itself stays: it may be mounted already.
+    for entry in fs::read_dir(&private).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let removed =
+            if entry.file_type()?.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed?;
+    }
+    let _ = fs::remove_file(place.join(START));
+    match DirBuilder::new().mode(0o700).create(&private) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
 /// Deletes a private git directory with all that belongs to it.
 pub fn remove(place: &Path) -> io::Result<()> {
     fs::remove_dir_all(place)

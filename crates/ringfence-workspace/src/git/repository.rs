@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::git::config;
+use crate::git::{config, refs};
 use crate::{Directory, EntryKind};
 
 /// Most bytes of a file that points to a git directory.
@@ -93,6 +93,11 @@ impl Repository {
             if git.metadata(Path::new(name)).map(|data| data.kind()).ok() != Some(EntryKind::Directory) {
                 return Err(format!("`{name}` of the git directory is not a directory"));
             }
+        }
+        let own = Directory::open(&self.own()).map_err(|error| error.to_string())?;
+        let head = own.read_text(Path::new("HEAD"), MAX_POINTER_BYTES).ok();
+        if head.as_deref().and_then(refs::parse_value).is_none() {
+            return Err("it has no valid HEAD".to_owned());
         }
         let text = git
             .read_text(Path::new("config"), MAX_CONFIG_BYTES)

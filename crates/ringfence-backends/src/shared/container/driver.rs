@@ -106,10 +106,10 @@ impl Containers {
         *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
         let ready = self.make_ready(engine, request, &id, &image)?;
         let (sandbox, (memory_limit, process_limit)) = (run::told(&ready.sandbox)?, ready.watched);
-        let (survey, owner) = (ready.survey.clone(), ready.owner);
+        let (mut survey, owner) = (ready.survey.clone(), ready.owner);
         let (control, container) = self.obtain(engine, request, ready)?;
         let owner = rustix::process::geteuid().is_root().then_some(owner);
-        repositories::make(request, &survey, owner).map_err(|error| {
+        repositories::make(request, &mut survey, owner).map_err(|error| {
             let message = format!("a private git directory cannot be made: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
