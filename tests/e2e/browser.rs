@@ -29,7 +29,15 @@ struct Browser<'a> {
 }
 
 impl<'a> Browser<'a> {
+    /// A browser that has opened a login address.
     fn new(site: &'a Site) -> Self {
+        let browser = Self::anonymous(site);
+        browser.go(&site.login_path());
+        browser.see("h1", "Overview");
+        browser
+    }
+
+    fn anonymous(site: &'a Site) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
         let driver = Command::new("chromedriver")
@@ -162,6 +170,32 @@ impl Drop for Browser<'_> {
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }
+}
+
+#[test]
+fn login_address_opens_the_dashboard_once_and_leaves_no_code_behind() {
+    let site = Site::new();
+    let path = site.login_path();
+    let browser = Browser::anonymous(&site);
+    browser.go("/ui/tasks");
+    browser.see("h1", "ringfence");
+    browser.see("main", "ringfence open");
+    browser.picture("login");
+    browser.go(&path);
+    browser.see("h1", "Overview");
+    assert_eq!(browser.evaluate("return location.pathname + location.search"), "/ui");
+    assert_eq!(browser.evaluate("return document.cookie"), "", "no script reads the session");
+    browser.picture("logged-in");
+    // A link on another site leads to the page, though the browser does not send the session with it at first.
+    let link = format!("data:text/html,<a href='http://{}/ui/tasks'>tasks</a>", site.address);
+    browser.run(browser.client.goto(&link));
+    browser.click("a");
+    browser.see("h1", "Tasks");
+    browser.close();
+    let other = Browser::anonymous(&site);
+    other.go(&path);
+    other.see("main", "was used");
+    other.picture("login-used");
 }
 
 /// Somebody else may have asked for it: all who look see it.
@@ -381,11 +415,12 @@ fn a_new_user_walks_from_the_readme_to_a_finished_task_in_the_browser() {
     assert!(steps.len() >= 3, "{steps:?}");
     // The agent works where one stands, which is no place to be careless about.
     let ran = place.shell(&format!("set -e\n{}", steps.join("\n"))).expect_code(0);
-    let address =
-        ran.stdout.split("dashboard: http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
-    let site = Site { place, address };
-    let browser = Browser::new(&site);
-    browser.go("/");
+    let printed = ran.stdout.split("dashboard: http://").nth(1).unwrap().lines().next().unwrap();
+    let (address, path) = printed.split_once('/').unwrap();
+    let site = Site { place, address: address.to_owned() };
+    let browser = Browser::anonymous(&site);
+    // Nothing but opening the address that was printed.
+    browser.go(&format!("/{path}"));
     browser.see("#tiles", "done");
     browser.click("a[href='/ui/tasks?status=done']");
     browser.see("#tasks", "Show what you can do");

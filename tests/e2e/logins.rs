@@ -139,9 +139,10 @@ fn the_api_tells_the_same_without_keeping_anybody_waiting() {
         place.settings(r#"{"server": {"rate_limit": 0}}"#).env("ANTHROPIC_API_KEY", "sk-ant-api03-x"),
     );
     let path = "/system/claude/auth?environment=host";
-    let (address, begun) = (site.address.clone(), std::time::Instant::now());
-    let slow =
-        std::thread::spawn(move || crate::site::ask(&address, "GET", path, &[], "").expect(200).json());
+    let (address, bearer, begun) = (site.address.clone(), site.bearer(), std::time::Instant::now());
+    let slow = std::thread::spawn(move || {
+        crate::site::ask(&address, "GET", path, &[("authorization", &bearer)], "").expect(200).json()
+    });
     let mut asked = 0;
     while !slow.is_finished() {
         site.get("/health").expect(200);

@@ -7,6 +7,8 @@
 mod access;
 mod api;
 mod apple;
+#[path = "../attacks/daemon.rs"]
+mod attacks_daemon;
 mod browser;
 mod command_line;
 mod conformance;

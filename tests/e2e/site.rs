@@ -69,10 +69,41 @@ impl Site {
         self.place.run(args).expect_code(0)
     }
 
-    /// Asks for something, with more headers.
+    /// The daemon's own token, as a header has it.
+    pub(crate) fn bearer(&self) -> String {
+        let token = std::fs::read_to_string(self.place.state().join("api.token")).unwrap();
+        format!("Bearer {}", token.trim())
+    }
+
+    /// Sends a request as the daemon's owner, unless the headers hold another credential.
     #[track_caller]
     pub(crate) fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        ask(&self.address, method, path, headers, body)
+        let bearer = self.bearer();
+        let mut headers = headers.to_vec();
+        if !headers.iter().any(|(name, _)| ["authorization", "x-api-key", "cookie"].contains(name)) {
+            headers.push(("authorization", &bearer));
+        }
+        ask(&self.address, method, path, &headers, body)
+    }
+
+    /// Sends a GET request without a credential.
+    #[track_caller]
+    pub(crate) fn get_anonymously(&self, path: &str) -> Answer {
+        ask(&self.address, "GET", path, &[], "")
+    }
+
+    /// The path of a one-time login address.
+    #[track_caller]
+    pub(crate) fn login_path(&self) -> String {
+        let url = self.ok(&["open", "--json"]).json()["login_url"].as_str().unwrap().to_owned();
+        url.strip_prefix(&format!("http://{}", self.address)).unwrap_or_else(|| panic!("{url}")).to_owned()
+    }
+
+    /// Logs a browser in, and returns its cookie.
+    #[track_caller]
+    pub(crate) fn log_in(&self) -> String {
+        let answer = self.get_anonymously(&self.login_path()).expect(303);
+        answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned()
     }
 
     #[track_caller]

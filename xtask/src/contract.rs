@@ -42,7 +42,8 @@ pub(crate) fn contract(seconds: u64) -> anyhow::Result<()> {
     if !ringfence(&["start"]).status()?.success() {
         bail!("the daemon did not start");
     }
-    let told = said(&python, &ringfence(&["status", "--json"]).output()?.stdout, seconds);
+    let token = fs::read_to_string(home.join(".ringfence/api.token")).context("the daemon has no token")?;
+    let told = said(&python, &ringfence(&["status", "--json"]).output()?.stdout, token.trim(), seconds);
     let still = ringfence(&["status"]).stdout(Stdio::null()).status();
     let stopped = ringfence(&["stop"]).status();
     told?;
@@ -52,15 +53,18 @@ pub(crate) fn contract(seconds: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn said(python: &Path, status: &[u8], seconds: u64) -> anyhow::Result<()> {
+fn said(python: &Path, status: &[u8], token: &str, seconds: u64) -> anyhow::Result<()> {
     let status: Value = serde_json::from_slice(status).context("the daemon does not tell its address")?;
     let address = status["daemon"]["address"].as_str().context("the daemon has no address")?;
     let address = format!("http://{address}/openapi.json");
     let seconds = seconds.to_string();
+    let credential = format!("Authorization: Bearer {token}");
     let words = [
         // One probe takes longer than all else together; it is tested by itself.
         "run",
         &address,
+        "--header",
+        &credential,
         "--max-time",
         &seconds,
         "--exclude-path",
@@ -74,7 +78,7 @@ fn said(python: &Path, status: &[u8], seconds: u64) -> anyhow::Result<()> {
         "--no-color",
         "--suppress-health-check=all",
     ];
-    eprintln!("\n$ schemathesis {}", words.join(" "));
+    eprintln!("\n$ schemathesis {}", words.join(" ").replace(token, "TOKEN"));
     let ran = Command::new("python3")
         .args(["-c", PROGRAM])
         .args(words)

@@ -96,6 +96,7 @@ pub(crate) async fn broker(directory: &Path, server: SocketAddr) -> anyhow::Resu
         budget: Budget::default(),
         ask: None,
         resolver: None,
+        daemon: None,
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

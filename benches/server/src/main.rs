@@ -55,19 +55,28 @@ struct House {
     directory: tempfile::TempDir,
     binary: PathBuf,
     address: String,
+    token: String,
     daemon: u64,
 }
 
 impl House {
     fn new(binary: &Path) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let mut house = Self { directory, binary: binary.to_owned(), address: String::new(), daemon: 0 };
+        let mut house = Self {
+            directory,
+            binary: binary.to_owned(),
+            address: String::new(),
+            token: String::new(),
+            daemon: 0,
+        };
         fs::create_dir(house.directory.path().join("state"))?;
         let settings = json!({ "sandbox": { "mode": "host" }, "server": { "rate_limit": 0 } });
         fs::write(house.directory.path().join("state/settings.json"), settings.to_string())?;
         house.ok(&["start"])?;
         let status: Value = serde_json::from_str(&house.ok(&["status", "--json"])?)?;
         house.address = status["daemon"]["address"].as_str().context("no address")?.to_owned();
+        let token = fs::read_to_string(house.directory.path().join("state/api.token"))?;
+        house.token = token.trim().to_owned();
         house.daemon = status["daemon"]["pid"].as_u64().context("no daemon")?;
         Ok(house)
     }
@@ -97,12 +106,13 @@ impl Drop for House {
     }
 }
 
-fn ask(address: &str, method: &str, path: &str, body: &str) -> anyhow::Result<String> {
+fn ask(house: &House, method: &str, path: &str, body: &str) -> anyhow::Result<String> {
+    let House { address, token, .. } = house;
     let mut stream = TcpStream::connect(address)?;
     let length = body.len();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -123,17 +133,17 @@ fn measure(binary: &Path) -> anyhow::Result<()> {
         })
         .collect();
     let before = house.memory();
-    ask(&house.address, "POST", "/tasks/batch", &json!({ "tasks": tasks }).to_string())?;
+    ask(&house, "POST", "/tasks/batch", &json!({ "tasks": tasks }).to_string())?;
     let runs = running(&house)?;
     let over = AtomicBool::new(false);
     let (seen, mut times, peak) = thread::scope(|scope| -> anyhow::Result<_> {
         let followers: Vec<_> = (0..FOLLOWERS)
             .map(|number| {
-                let (address, run) = (&house.address, &runs[number % runs.len()]);
-                scope.spawn(move || follow(address, run))
+                let (house, run) = (&house, &runs[number % runs.len()]);
+                scope.spawn(move || follow(house, run))
             })
             .collect();
-        let asking = scope.spawn(|| ask_on(&house.address, &over));
+        let asking = scope.spawn(|| ask_on(&house, &over));
         let watching = scope.spawn(|| {
             let mut peak = 0;
             while !over.load(Ordering::Relaxed) {
@@ -157,12 +167,12 @@ fn measure(binary: &Path) -> anyhow::Result<()> {
 fn running(house: &House) -> anyhow::Result<Vec<String>> {
     let begun = Instant::now();
     loop {
-        let page = ask(&house.address, "GET", "/tasks?status=running&limit=1000", "")?;
+        let page = ask(house, "GET", "/tasks?status=running&limit=1000", "")?;
         let page: Value = serde_json::from_str(&page)?;
         let tasks = page["tasks"].as_array().context("no tasks")?;
         let runs: Vec<String> =
             tasks.iter().filter_map(|task| Some(task["run"].as_str()?.to_owned())).collect();
-        let there = |run: &String| ask(&house.address, "GET", &format!("/runs/{run}"), "").is_ok();
+        let there = |run: &String| ask(house, "GET", &format!("/runs/{run}"), "").is_ok();
         if runs.len() == TASKS && runs.iter().all(there) {
             return Ok(runs);
         }
@@ -172,12 +182,13 @@ fn running(house: &House) -> anyhow::Result<Vec<String>> {
 }
 
 /// A dashboard: reads the lines as the page gets them, and counts those that are the next one.
-fn follow(address: &str, run: &str) -> anyhow::Result<u64> {
+fn follow(house: &House, run: &str) -> anyhow::Result<u64> {
+    let House { address, token, .. } = house;
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(SILENCE))?;
     write!(
         stream,
-        "GET /ui/runs/{run}/stream HTTP/1.1\r\nhost: {address}\r\naccept: text/event-stream\r\n\r\n"
+        "GET /ui/runs/{run}/stream HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\naccept: text/event-stream\r\n\r\n"
     )?;
     let mut next = 0;
     for line in BufReader::new(stream).lines() {
@@ -197,12 +208,12 @@ fn follow(address: &str, run: &str) -> anyhow::Result<u64> {
 }
 
 /// Asks the API as people and programs do, and takes the times.
-fn ask_on(address: &str, over: &AtomicBool) -> anyhow::Result<Vec<Duration>> {
+fn ask_on(house: &House, over: &AtomicBool) -> anyhow::Result<Vec<Duration>> {
     let mut times = Vec::new();
     while !over.load(Ordering::Relaxed) {
         for path in ["/health", "/tasks?limit=20", "/agents", "/system/status"] {
             let begun = Instant::now();
-            ask(address, "GET", path, "")?;
+            ask(house, "GET", path, "")?;
             times.push(begun.elapsed());
         }
         thread::sleep(Duration::from_millis(20));

@@ -61,6 +61,7 @@ impl Refusal {
             "denied" => "a person can take it from `network.deny` of the policy",
             "placeholder" => "use the credential in its own header, towards its own host, over TLS",
             "login" => "a person can log in again, outside",
+            "daemon" => "leave the daemon's address out: no policy allows it",
             "budget" => "a person can raise the budget of the policy",
             _ => "look at what was asked for",
         }

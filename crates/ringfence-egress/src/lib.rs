@@ -13,6 +13,7 @@ mod audit;
 mod authority;
 mod broker;
 mod credential;
+mod daemon;
 mod exchange;
 mod forward;
 #[doc(hidden)]
@@ -42,6 +43,7 @@ pub use audit::{Entry, Outcome, read_entries};
 pub use authority::{Authority, AuthorityError};
 pub use broker::{Broker, BrokerError};
 pub use credential::{Credential, Inside};
+pub use daemon::DaemonAddress;
 pub use login::{Login, LoginError, LoginReport, LoginTool};
 pub use meter::{Budget, Meter, Prices, PricesError};
 pub use post::{PostError, Poster};

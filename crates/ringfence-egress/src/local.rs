@@ -40,10 +40,23 @@ pub(crate) async fn accept(listener: Listener, port: u16, ways: Arc<Ways>) {
 /// To whoever listens there, by the older protocol or by the newer one. Nobody there is a closed connection.
 async fn bring(mut from: impl Stream, port: u16, ways: Arc<Ways>) -> io::Result<()> {
     let mut note = Note::new(&ways.session, &"localhost", port, "local");
+    let refuse_daemon = || {
+        let address = (Ipv4Addr::LOCALHOST, port).into();
+        ways.session.daemon.as_ref().map_or(Ok(()), |daemon| daemon.refuse(address))
+    };
+    if let Err(refusal) = refuse_daemon() {
+        note.refused(&refusal);
+        return Ok(());
+    }
     let to = match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
         Ok(stream) => stream,
         Err(_) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await?,
     };
+    // The daemon may have been started just then.
+    if let Err(refusal) = refuse_daemon() {
+        note.refused(&refusal);
+        return Ok(());
+    }
     let _ = to.set_nodelay(true);
     note.allowed("network.local");
     let mut to = Counted::new(to, &note);

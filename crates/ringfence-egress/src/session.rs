@@ -15,6 +15,7 @@ use crate::asking::{Ask, Asking};
 use crate::audit::{Audit, Entry};
 use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
+use crate::daemon::DaemonAddress;
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
@@ -37,6 +38,8 @@ pub struct Setup {
     pub ask: Option<Arc<dyn Ask>>,
     /// Whom to ask for addresses, if not the machine's resolver.
     pub resolver: Option<Arc<dyn Resolve>>,
+    /// The daemon, which is never dialled.
+    pub daemon: Option<DaemonAddress>,
 }
 
 /// Why there is no session.
@@ -63,6 +66,7 @@ pub struct Session {
     audit: OnceLock<Audit>,
     connect_to: ConnectTo,
     resolver: Option<Arc<dyn Resolve>>,
+    pub(crate) daemon: Option<DaemonAddress>,
     tls: Arc<Tls>,
 }
 
@@ -115,7 +119,8 @@ const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
 impl Session {
     /// A session of a run. Nothing is served yet.
     pub fn new(setup: Setup) -> Result<Self, SessionError> {
-        let Setup { network, credentials, connect_to, roots: more, prices, budget, ask, resolver } = setup;
+        let Setup { network, credentials, connect_to, roots: more, prices, budget, ask, resolver, daemon } =
+            setup;
         Ok(Self {
             network,
             credentials,
@@ -127,6 +132,7 @@ impl Session {
             audit: OnceLock::new(),
             connect_to,
             resolver,
+            daemon,
             tls: Arc::new(Tls::new(more)?),
         })
     }
@@ -236,8 +242,8 @@ impl Session {
     }
 
     pub(crate) fn ways(self: &Arc<Self>) -> io::Result<Ways> {
-        let upstream =
-            Arc::new(Upstream::new(self.network.clone(), self.connect_to.clone(), self.resolver.clone())?);
+        let upstream = Upstream::new(self.network.clone(), self.connect_to.clone(), self.resolver.clone())?;
+        let upstream = Arc::new(upstream.without(self.daemon.clone()));
         let login_client = login_client(&self.connect_to, self.resolver.clone(), Arc::clone(&self.tls))?;
         let [client, first_client] = [Protocols::Any, Protocols::First]
             .map(|protocols| client(Arc::clone(&upstream), Arc::clone(&self.tls), protocols));
@@ -305,6 +311,7 @@ pub(crate) fn idle_session(credentials: Vec<Credential>) -> Arc<Session> {
         budget: Budget::default(),
         ask: None,
         resolver: None,
+        daemon: None,
     };
     Arc::new(Session::new(setup).unwrap())
 }

@@ -25,6 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::answer::Refusal;
+use crate::daemon::DaemonAddress;
 use crate::request::{Target, ordinary_port};
 use crate::session::system_bundle;
 
@@ -85,6 +86,8 @@ pub(crate) struct Upstream {
     resolver: Arc<dyn Resolve>,
     /// Whether names may stand for addresses that are not public.
     inward: bool,
+    /// The daemon, which is never dialled for a run.
+    daemon: Option<DaemonAddress>,
 }
 
 impl Upstream {
@@ -99,7 +102,7 @@ impl Upstream {
                 TokioResolver::builder_tokio().and_then(|b| b.build()).map_err(io::Error::other)?,
             )),
         };
-        Ok(Self { network, connect_to, resolver, inward: false })
+        Ok(Self { network, connect_to, resolver, inward: false, daemon: None })
     }
 
     /// The same for hosts that a person has named, and no run: they may be of the person's own network. Where machines ask
@@ -108,12 +111,25 @@ impl Upstream {
         Self { inward: true, ..self }
     }
 
+    /// The same, but never to this daemon.
+    pub(crate) fn without(self, daemon: Option<DaemonAddress>) -> Self {
+        Self { daemon, ..self }
+    }
+
+    /// Refuses the daemon's address, by whatever name or rule it was found.
+    fn refuse_daemon(&self, address: SocketAddr) -> Result<(), Refusal> {
+        self.daemon.as_ref().map_or(Ok(()), |daemon| daemon.refuse(address))
+    }
+
     /// A connection to a host that the policy allows, at an address that it allows.
     pub(crate) async fn dial(&self, host: &Host, port: u16) -> Result<TcpStream, Refusal> {
         let mut last = None;
         for address in self.addresses(host, port).await? {
+            self.refuse_daemon(address)?;
             match timeout(CONNECT_PATIENCE, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
+                    // It may have been started just then.
+                    self.refuse_daemon(address)?;
                     let _ = stream.set_nodelay(true);
                     return Ok(stream);
                 }

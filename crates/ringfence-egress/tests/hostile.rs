@@ -107,6 +107,7 @@ impl Scene {
             budget: Budget::default(),
             ask,
             resolver: Some(Arc::new(Scripted)),
+            daemon: None,
         };
         let session = Session::new(setup).unwrap();
         let trusted = session.bundle("");

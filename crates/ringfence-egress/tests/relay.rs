@@ -37,6 +37,7 @@ impl Scene {
             budget: Budget::default(),
             ask: None,
             resolver: None,
+            daemon: None,
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let door = listener.local_addr().unwrap();

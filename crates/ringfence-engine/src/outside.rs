@@ -8,8 +8,8 @@ use ringfence_agents::AgentCli;
 use ringfence_core::plan::{GuestFile, Request};
 use ringfence_core::policy::{Credentials, HostRule, NetworkMode, Policy};
 use ringfence_egress::{
-    Ask, Budget, ConnectTo, Credential, Inside, Prices, PricesError, ProviderError, Session, SessionError,
-    Setup, Sources, find, named, system_bundle,
+    Ask, Budget, ConnectTo, Credential, DaemonAddress, Inside, Prices, PricesError, ProviderError, Session,
+    SessionError, Setup, Sources, find, named, system_bundle,
 };
 
 use crate::run::Job;
@@ -108,7 +108,7 @@ pub(crate) fn session(
     policy: &Policy,
     credentials: Vec<Credential>,
 ) -> Result<Option<Session>, OutsideError> {
-    let Outside { connect_to, roots, prices, ask, learn, .. } = &job.outside;
+    let Outside { connect_to, roots, prices, ask, learn, state, .. } = &job.outside;
     let closed = policy.network.mode == NetworkMode::Open || policy.reaches_nothing();
     if !learn && closed {
         return Ok(None);
@@ -122,6 +122,7 @@ pub(crate) fn session(
         budget: Budget { tokens: policy.limits.tokens, cost_usd: policy.limits.cost_usd },
         ask: ask.clone(),
         resolver: None,
+        daemon: Some(DaemonAddress::of(state)),
     };
     Ok(Some(Session::new(setup)?))
 }

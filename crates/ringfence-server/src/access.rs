@@ -1,11 +1,12 @@
 //! Who may do what. Pure: a request as it is seen, and the answer.
 //!
-//! - A key or the bearer token that is right lets in from anywhere; one that is wrong lets in nowhere, not even from here.
-//! - Without either, only what is local is let in, and only while no key and no token is set: from this machine's loopback,
-//!   under a name of loopback, and not on behalf of a page from elsewhere. So neither a page that somebody visits nor a name
-//!   that was bent to 127.0.0.1 reaches anything.
-//! - Control of the system needs a key or the token as soon as the switch for local control is off.
-//! - Who is on the Unix socket could as well read the files behind it: the kernel has let in nobody else.
+//! - The daemon's own token, a key or the bearer token that is right lets in from anywhere; one that is wrong lets in
+//!   nowhere, not even from here.
+//! - The Unix socket lets in without one: the server has checked that its peer is the daemon's owner.
+//! - Over TCP nothing else lets in, unless the switch for insecure local control is set and no key is: then a request from
+//!   loopback, under a name of loopback and not on behalf of a page from elsewhere, is let in as `Local`. The caller has to
+//!   check that the connection is the owner's (`loopback_peer`).
+//! - A session of a browser counts only for pages of the daemon itself.
 
 use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
@@ -28,7 +29,7 @@ pub enum Need {
 pub enum Peer {
     /// The Unix socket.
     Socket,
-    /// This machine's loopback.
+    /// This machine's loopback, whose every user can connect.
     Loopback,
     /// Anywhere else.
     Elsewhere,
@@ -69,11 +70,13 @@ pub enum Who {
     Anybody,
     /// With a key: the first digits of its digest, so that one can tell them apart.
     Key([u8; 4]),
-    /// With the token.
+    /// With the daemon's own token.
+    Owner,
+    /// With the token of API_SECRET.
     Bearer,
     /// A browser with a session.
     Session,
-    /// From this machine.
+    /// From a process of the owner on this machine, without a credential.
     Local,
     /// By the Unix socket.
     Socket,
@@ -86,6 +89,7 @@ impl std::fmt::Display for Who {
             Who::Key(digits) => {
                 write!(f, "api-key {}", digits.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
             }
+            Who::Owner => f.write_str("owner"),
             Who::Bearer => f.write_str("bearer"),
             Who::Session => f.write_str("session"),
             Who::Local => f.write_str("local"),
@@ -106,15 +110,18 @@ pub enum Denial {
     /// There is none.
     #[error("Authentication required")]
     Nothing,
-    /// Only local requests are let in without one.
-    #[error("only requests from this machine itself are let in without a key")]
+    /// Without a credential only a name of loopback is served.
+    #[error("without a token, requests are served only under a name of this machine's loopback")]
     NotLocal,
-    /// It comes from a page of somebody else.
+    /// Without a credential only the owner's own processes are served.
+    #[error("the connection does not come from a process of the daemon's owner outside of a sandbox")]
+    NotOwner,
+    /// It comes from a page of another site.
     #[error("a page from elsewhere may not do this")]
     CrossSite,
-    /// The system is controlled with a key or the token only.
-    #[error("Admin access required")]
-    NoControl,
+    /// Only the Unix socket serves it.
+    #[error("only the daemon's Unix socket serves this request")]
+    SocketOnly,
 }
 
 impl Denial {
@@ -130,8 +137,9 @@ impl Denial {
             Denial::WrongToken => "invalid_token",
             Denial::Nothing => "authentication_required",
             Denial::NotLocal => "not_local",
+            Denial::NotOwner => "not_owner",
             Denial::CrossSite => "cross_site",
-            Denial::NoControl => "admin_access_required",
+            Denial::SocketOnly => "socket_only",
         }
     }
 
@@ -139,25 +147,51 @@ impl Denial {
     pub fn remedy(self) -> &'static str {
         match self {
             Denial::WrongKey => "send one of the keys of API_KEYS as X-API-Key",
-            Denial::WrongToken => "send what API_SECRET holds as `Authorization: Bearer …`",
-            Denial::Nothing => "send a key as X-API-Key, or the token as `Authorization: Bearer …`",
-            Denial::NotLocal => {
-                "set API_SECRET or API_KEYS where the daemon is started and send it, or ask 127.0.0.1 from this machine"
+            Denial::WrongToken => {
+                "send the daemon's token, or what API_SECRET holds, as `Authorization: Bearer …`"
+            }
+            Denial::Nothing | Denial::NotLocal | Denial::NotOwner => {
+                "send the daemon's token (api.token in its state directory) as `Authorization: Bearer …`; for the dashboard, run `ringfence open`"
             }
             Denial::CrossSite => "open the page at its own address",
-            Denial::NoControl => {
-                "send a key or the token; without one, the system is controlled only while RINGFENCE_ALLOW_INSECURE_SYSTEM_CONTROL is not false"
-            }
+            Denial::SocketOnly => "run the command on the daemon's machine, as its owner",
         }
     }
 }
 
-/// The rule, as whoever started the daemon has set it. Of keys and the token only digests are kept.
+/// A key or token that the owner has chosen. Only its digest is kept.
+#[derive(Clone, Copy)]
+struct Secret {
+    digest: [u8; 32],
+    /// Whether it is so short that it could be found by trying.
+    guessable: bool,
+}
+
+/// A key or token of fewer characters could be found by trying.
+const UNGUESSABLE_LENGTH: usize = 32;
+
+impl Secret {
+    fn new(text: &str) -> Self {
+        Self { digest: sha(text), guessable: text.chars().count() < UNGUESSABLE_LENGTH }
+    }
+}
+
+/// What a request carries, once it is known to be right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Who carries it.
+    pub who: Who,
+    /// Whether another could have found it by trying.
+    pub guessable: bool,
+}
+
+/// The rule, as the environment of the daemon has set it. Of tokens and keys only digests are kept.
 #[derive(Clone, Default)]
 pub struct Access {
-    keys: Vec<[u8; 32]>,
-    secret: Option<[u8; 32]>,
-    local_control: bool,
+    owner: Option<[u8; 32]>,
+    keys: Vec<Secret>,
+    secret: Option<Secret>,
+    local: bool,
 }
 
 impl std::fmt::Debug for Access {
@@ -165,81 +199,118 @@ impl std::fmt::Debug for Access {
         f.debug_struct("Access")
             .field("keys", &self.keys.len())
             .field("secret", &self.secret.is_some())
-            .finish()
+            .field("local", &self.local)
+            .finish_non_exhaustive()
     }
 }
 
 impl Access {
-    /// With these keys, separated by commas, this token, and this word on local control, which is on unless it is `false`.
-    pub fn new(keys: Option<&str>, secret: Option<&str>, local_control: Option<&str>) -> Self {
+    /// With the daemon's own token, these keys, separated by commas, this token of API_SECRET, and the switch for insecure
+    /// local control, which is off if it is absent, empty or `false`, and without effect where a key is set.
+    pub fn new(
+        owner: Option<&str>,
+        keys: Option<&str>,
+        secret: Option<&str>,
+        local_control: Option<&str>,
+    ) -> Self {
         let keys = keys.unwrap_or_default().split(',').map(str::trim).filter(|key| !key.is_empty());
         let secret = secret.map(str::trim).filter(|secret| !secret.is_empty());
-        let off = local_control.is_some_and(|word| word.trim().eq_ignore_ascii_case("false"));
-        Self { keys: keys.map(sha).collect(), secret: secret.map(sha), local_control: !off }
+        let switch = local_control.map(str::trim).filter(|word| !word.is_empty());
+        let on = switch.is_some_and(|word| !word.eq_ignore_ascii_case("false"));
+        let mut access = Self {
+            owner: owner.map(sha),
+            keys: keys.map(Secret::new).collect(),
+            secret: secret.map(Secret::new),
+            local: false,
+        };
+        access.local = on && !access.has_keys();
+        access
     }
 
-    /// Whether there is a key or a token.
-    pub fn is_guarded(&self) -> bool {
+    /// Whether the owner has set a key or a token besides the daemon's own.
+    pub fn has_keys(&self) -> bool {
         !self.keys.is_empty() || self.secret.is_some()
     }
 
-    /// Lets a request in, or says why not.
+    /// Whether the owner's processes are let in on loopback without a credential.
+    pub fn allows_local(&self) -> bool {
+        self.local
+    }
+
+    /// From now on this is the daemon's own token.
+    pub fn set_owner(&mut self, token: &str) {
+        self.owner = Some(sha(token));
+    }
+
+    /// Lets a request in, or says why not. `Who::Local` is for the caller to verify.
     pub fn decide(&self, need: Need, seen: &Seen<'_>) -> Result<Who, Denial> {
+        let identity = self.identify(seen.carried);
         if need == Need::Nothing {
-            return Ok(Who::Anybody);
+            return Ok(identity.ok().flatten().map_or(Who::Anybody, |identity| identity.who));
         }
-        if let Some(who) = self.known(seen.carried)? {
-            // Keys are sent on purpose; a session is sent by the browser whoever asks for it.
+        if let Some(Identity { who, .. }) = identity? {
+            // Keys are sent on purpose; a session is sent by the browser for any page that asks.
             return if who == Who::Session { same_site(seen).map(|()| who) } else { Ok(who) };
         }
         match seen.peer {
             Peer::Socket => return Ok(Who::Socket),
-            _ if self.is_guarded() => return Err(Denial::Nothing),
-            Peer::Elsewhere => return Err(Denial::NotLocal),
-            Peer::Loopback => {}
+            Peer::Loopback if self.local => {}
+            Peer::Loopback | Peer::Elsewhere => return Err(Denial::Nothing),
         }
         if !seen.host.is_some_and(is_loopback_name) {
             return Err(Denial::NotLocal);
         }
         same_site(seen)?;
-        if need == Need::Control && !self.local_control {
-            return Err(Denial::NoControl);
-        }
         Ok(Who::Local)
     }
 
-    /// Whether a text is a key or the token.
-    pub fn recognises(&self, text: &str) -> bool {
+    /// Whether a text is a key or a token.
+    pub fn recognises(&self, text: &str) -> Option<Identity> {
         let carried = [
             Carried { key: Some(text), ..Carried::default() },
             Carried { bearer: Some(text), ..Carried::default() },
         ];
-        carried.into_iter().any(|carried| self.known(carried).is_ok_and(|who| who.is_some()))
+        let found = carried.map(|carried| self.identify(carried).ok().flatten());
+        found.into_iter().flatten().next()
     }
 
-    fn known(&self, carried: Carried<'_>) -> Result<Option<Who>, Denial> {
+    /// Who carries this: nobody in particular if it is nothing, an error if it is wrong.
+    pub fn identify(&self, carried: Carried<'_>) -> Result<Option<Identity>, Denial> {
         if let Some(key) = carried.key {
             let given = sha(key);
-            // All are looked at, so that the time does not tell which was near.
-            let matches = self.keys.iter().fold(false, |found, key| found | same(key, &given));
+            // All are compared, so that the time does not tell which was near.
+            let found = self.keys.iter().fold(None, |found, key| match same(&key.digest, &given) {
+                true => Some(*key),
+                false => found,
+            });
             let [a, b, c, d, ..] = given;
-            return if matches { Ok(Some(Who::Key([a, b, c, d]))) } else { Err(Denial::WrongKey) };
+            let who = Who::Key([a, b, c, d]);
+            let found = found.map(|key| Identity { who, guessable: key.guessable });
+            return found.map(Some).ok_or(Denial::WrongKey);
         }
         if let Some(token) = carried.bearer {
-            let right = self.secret.is_some_and(|secret| same(&secret, &sha(token)));
-            return if right { Ok(Some(Who::Bearer)) } else { Err(Denial::WrongToken) };
+            let given = sha(token);
+            let owner = self.owner.is_some_and(|owner| same(&owner, &given));
+            let secret = self.secret.filter(|secret| same(&secret.digest, &given));
+            return match (owner, secret) {
+                (true, _) => Ok(Some(Identity { who: Who::Owner, guessable: false })),
+                (false, Some(secret)) => Ok(Some(Identity { who: Who::Bearer, guessable: secret.guessable })),
+                (false, None) => Err(Denial::WrongToken),
+            };
         }
-        Ok(carried.session.then_some(Who::Session))
+        Ok(carried.session.then_some(Identity { who: Who::Session, guessable: false }))
     }
 }
 
-fn sha(text: &str) -> [u8; 32] {
+/// The digest by which secrets are kept and compared.
+pub(crate) fn sha(text: &str) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
     bytes
 }
 
-fn same(one: &[u8; 32], other: &[u8; 32]) -> bool {
+/// Compares digests in constant time.
+pub(crate) fn same(one: &[u8; 32], other: &[u8; 32]) -> bool {
     one.ct_eq(other).into()
 }
 

@@ -17,13 +17,18 @@ fn bearer(token: &str) -> Carried<'_> {
 const NONE: Carried<'static> = Carried { key: None, bearer: None, session: false };
 
 #[test]
-fn what_is_right_lets_in_from_anywhere_and_what_is_wrong_nowhere() {
-    let access = Access::new(Some("k1, k2"), Some("s"), Some("false"));
+fn right_credential_lets_in_from_anywhere_and_a_wrong_one_nowhere() {
+    let access = Access::new(Some("own"), Some("k1, k2"), Some("s"), Some("false"));
     for peer in [Peer::Socket, Peer::Loopback, Peer::Elsewhere] {
         assert!(matches!(access.decide(Need::Control, &seen(peer, key("k2"))), Ok(Who::Key(_))));
         assert_eq!(access.decide(Need::Control, &seen(peer, bearer("s"))), Ok(Who::Bearer));
-        assert_eq!(access.decide(Need::Read, &seen(peer, key("s"))), Err(Denial::WrongKey));
-        assert_eq!(access.decide(Need::Read, &seen(peer, bearer("k1"))), Err(Denial::WrongToken));
+        assert_eq!(access.decide(Need::Control, &seen(peer, bearer("own"))), Ok(Who::Owner));
+        for wrong in ["s", "own", "", "k1, k2"] {
+            assert_eq!(access.decide(Need::Read, &seen(peer, key(wrong))), Err(Denial::WrongKey));
+        }
+        for wrong in ["k1", "", "ow", "own ", "OWN"] {
+            assert_eq!(access.decide(Need::Read, &seen(peer, bearer(wrong))), Err(Denial::WrongToken));
+        }
     }
     assert_eq!(access.decide(Need::Read, &seen(Peer::Loopback, NONE)), Err(Denial::Nothing));
     assert_eq!(access.decide(Need::Read, &seen(Peer::Elsewhere, NONE)), Err(Denial::Nothing));
@@ -31,19 +36,40 @@ fn what_is_right_lets_in_from_anywhere_and_what_is_wrong_nowhere() {
 }
 
 #[test]
-fn without_a_secret_an_empty_one_does_not_let_in() {
-    let access = Access::new(Some(" , "), Some(" "), None);
-    assert!(!access.is_guarded());
+fn empty_keys_are_no_keys() {
+    let access = Access::new(None, Some(" , "), Some(" "), None);
+    assert!(!access.has_keys());
     assert_eq!(access.decide(Need::Read, &seen(Peer::Loopback, key(""))), Err(Denial::WrongKey));
     assert_eq!(access.decide(Need::Read, &seen(Peer::Loopback, bearer(""))), Err(Denial::WrongToken));
 }
 
 #[test]
+fn loopback_without_a_credential_needs_the_switch_and_no_keys() {
+    let local = seen(Peer::Loopback, NONE);
+    for (word, on) in [
+        (None, false),
+        (Some(""), false),
+        (Some(" "), false),
+        (Some(" False "), false),
+        (Some("true"), true),
+        (Some("no"), true),
+        (Some("0"), true),
+    ] {
+        let expected = if on { Ok(Who::Local) } else { Err(Denial::Nothing) };
+        for need in [Need::Read, Need::Change, Need::Control] {
+            assert_eq!(Access::new(Some("own"), None, None, word).decide(need, &local), expected, "{word:?}");
+            let keyed = Access::new(Some("own"), Some("k"), None, word);
+            assert_eq!(keyed.decide(need, &local), Err(Denial::Nothing), "{word:?}");
+        }
+    }
+}
+
+#[test]
 fn local_is_the_peer_and_the_name_and_the_origin() {
-    let access = Access::new(None, None, None);
+    let access = Access::new(Some("own"), None, None, Some("true"));
     let local = seen(Peer::Loopback, NONE);
     assert_eq!(access.decide(Need::Control, &local), Ok(Who::Local));
-    assert_eq!(access.decide(Need::Read, &seen(Peer::Elsewhere, NONE)), Err(Denial::NotLocal));
+    assert_eq!(access.decide(Need::Read, &seen(Peer::Elsewhere, NONE)), Err(Denial::Nothing));
     for host in [None, Some("evil.example"), Some("127.0.0.1.evil.example"), Some("localhost.evil:80")] {
         assert_eq!(access.decide(Need::Read, &Seen { host, ..local }), Err(Denial::NotLocal), "{host:?}");
     }
@@ -61,20 +87,8 @@ fn local_is_the_peer_and_the_name_and_the_origin() {
 }
 
 #[test]
-fn the_switch_is_for_control_without_a_key_alone() {
-    for (word, control) in [(None, true), (Some("true"), true), (Some("no"), true), (Some(" False "), false)]
-    {
-        let access = Access::new(None, None, word);
-        let local = seen(Peer::Loopback, NONE);
-        let expected = if control { Ok(Who::Local) } else { Err(Denial::NoControl) };
-        assert_eq!(access.decide(Need::Control, &local), expected, "{word:?}");
-        assert_eq!(access.decide(Need::Change, &local), Ok(Who::Local));
-    }
-}
-
-#[test]
-fn a_session_is_worth_nothing_to_a_page_from_elsewhere() {
-    let access = Access::new(None, Some("s"), None);
+fn session_is_worth_nothing_to_a_page_from_elsewhere() {
+    let access = Access::new(Some("own"), None, Some("s"), None);
     let with = Seen {
         host: Some("box.example:4301"),
         ..seen(Peer::Elsewhere, Carried { session: true, ..Carried::default() })
@@ -82,6 +96,30 @@ fn a_session_is_worth_nothing_to_a_page_from_elsewhere() {
     assert_eq!(access.decide(Need::Control, &with), Ok(Who::Session));
     let cross = Seen { origin: Some("https://evil.example"), ..with };
     assert_eq!(access.decide(Need::Read, &cross), Err(Denial::CrossSite));
+}
+
+#[test]
+fn open_routes_tell_who_asks_but_refuse_nobody() {
+    let access = Access::new(Some("own"), None, None, None);
+    let asked = |carried| access.decide(Need::Nothing, &seen(Peer::Elsewhere, carried));
+    assert_eq!(asked(NONE), Ok(Who::Anybody));
+    assert_eq!(asked(bearer("wrong")), Ok(Who::Anybody));
+    assert_eq!(asked(bearer("own")), Ok(Who::Owner));
+}
+
+#[test]
+fn token_is_replaced_and_only_short_secrets_are_guessable() {
+    let long = "k".repeat(32);
+    let mut access = Access::new(Some("own"), Some(&format!("{long},short")), Some("s"), None);
+    let guessable = |access: &Access, text: &str| access.recognises(text).map(|identity| identity.guessable);
+    assert_eq!(guessable(&access, "own"), Some(false));
+    assert_eq!(guessable(&access, &long), Some(false));
+    assert_eq!(guessable(&access, "short"), Some(true));
+    assert_eq!(guessable(&access, "s"), Some(true));
+    assert_eq!(guessable(&access, "wrong"), None);
+    access.set_owner("new");
+    assert_eq!(guessable(&access, "own"), None);
+    assert_eq!(guessable(&access, "new"), Some(false));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What every request needs: the installation, who may do what, how often, and what is going on.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use ringfence_core::mode::ExecutionEnvironment;
@@ -10,8 +11,12 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
 use crate::access::{Access, Who};
-use crate::desk::{Answer, DoctorReport, Hear, House, LoginCheck, ModeTiming, ModeView, Step};
+use crate::desk::{
+    Answer, DoctorReport, Hear, House, LoginCheck, ModeTiming, ModeView, Refusal, RefusalKind, Step,
+};
+use crate::login_codes::LoginCodes;
 use crate::metrics::Metrics;
+use crate::owner_token::OwnerToken;
 use crate::problem::Problem;
 use crate::rate::Rates;
 use crate::sessions::Sessions;
@@ -31,7 +36,10 @@ pub(crate) struct App(Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) house: Arc<dyn House>,
-    pub(crate) access: Access,
+    access: RwLock<Access>,
+    /// The daemon's state directory, which holds its own token.
+    state: PathBuf,
+    pub(crate) login_codes: LoginCodes,
     pub(crate) rates: Rates,
     pub(crate) sessions: Sessions,
     pub(crate) metrics: Metrics,
@@ -79,14 +87,21 @@ impl std::ops::Deref for App {
 
 impl App {
     /// For an installation. One thread waits for events, for all who follow them.
-    pub(crate) fn new(house: Arc<dyn House>, access: Access, rate: u32) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        house: Arc<dyn House>,
+        access: Access,
+        state: PathBuf,
+        rate: u32,
+    ) -> std::io::Result<Self> {
         let last = house.last_event().unwrap_or(0);
         let (tell, last_event) = watch::channel(last);
         let listening = Arc::clone(&house);
         std::thread::Builder::new().name("events".into()).spawn(move || listen(&*listening, &tell))?;
         Ok(Self(Arc::new(Inner {
             house,
-            access,
+            access: RwLock::new(access),
+            state,
+            login_codes: LoginCodes::default(),
             rates: Rates::new(rate),
             sessions: Sessions::new()?,
             metrics: Metrics::default(),
@@ -101,6 +116,25 @@ impl App {
                 .collect(),
             attempts: Arc::new(Semaphore::new(ATTEMPTS)),
         })))
+    }
+
+    /// Who may do what, as it is now.
+    pub(crate) fn access(&self) -> RwLockReadGuard<'_, Access> {
+        self.access.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the daemon's own token. All sessions and login codes end.
+    pub(crate) async fn rotate_token(&self, who: Who) -> Result<(), Problem> {
+        let app = self.clone();
+        self.change(who, "token.rotate", move |_| {
+            let token = OwnerToken::replace(&app.state)
+                .map_err(|error| Refusal::new(RefusalKind::Internal, error.to_string()))?;
+            app.access.write().unwrap_or_else(PoisonError::into_inner).set_owner(token.reveal());
+            app.sessions.close_all();
+            app.login_codes.clear();
+            Ok(((), vec![Noted::new("api.token", Value::Null, "replaced")]))
+        })
+        .await
     }
 
     /// Asks the installation something that may take a while, without holding up anybody else.

@@ -28,6 +28,8 @@ use crate::wire::quoted;
 
 /// How long a daemon may take for what takes long.
 const PATIENCE: Duration = Duration::from_secs(320);
+/// How long a daemon may take to issue a login code: `status` does not wait long for one that hangs.
+const LOGIN_CODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a daemon is asked to wait for an event.
 const LONGEST_WAIT: u64 = 50;
 /// How long it may take to say something at all, where it says more later.
@@ -51,6 +53,16 @@ pub struct Remote {
     /// The header that lets in, and its value.
     credential: Option<(&'static str, String)>,
     runtime: Runtime,
+}
+
+/// A one-time login code for the dashboard.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoginCode {
+    /// The path to open in a browser.
+    pub path: String,
+    /// For how long it works.
+    pub expires_in_seconds: u64,
 }
 
 /// An error as the API has it.
@@ -153,13 +165,23 @@ impl Remote {
 
     /// Asks, and reads the whole answer as text.
     fn text(&self, method: Method, path: &str, body: Option<Value>) -> Answer<String> {
+        self.text_within(PATIENCE, method, path, body)
+    }
+
+    fn text_within(
+        &self,
+        timeout: Duration,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Answer<String> {
         let asked = async {
             let answer = self.send(method, path, body).await?;
             let body = http_body_util::Limited::new(answer.into_body(), LONGEST).collect().await;
             let bytes = body.map_err(|error| refusal(format!("the answer was cut off: {error}")))?.to_bytes();
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        let asked = async { tokio::time::timeout(PATIENCE, asked).await };
+        let asked = async { tokio::time::timeout(timeout, asked).await };
         self.runtime.block_on(asked).unwrap_or_else(|_| Err(refusal("the daemon did not answer in time")))
     }
 
@@ -204,6 +226,19 @@ impl Remote {
             }
         }
         Ok(all)
+    }
+
+    /// A one-time login code for the dashboard: the path to open, and for how many seconds it works.
+    pub fn login_code(&self, owner_only: bool) -> Answer<LoginCode> {
+        let path = format!("/system/login-codes?ownerOnly={owner_only}");
+        let text = self.text_within(LOGIN_CODE_TIMEOUT, Method::POST, &path, None)?;
+        serde_json::from_str(&text)
+            .map_err(|error| refusal(format!("the daemon sent no login code: {error}")))
+    }
+
+    /// Has the daemon replace its own token.
+    pub fn rotate_token(&self) -> Answer<()> {
+        self.text(Method::POST, "/system/token/rotate", None).map(drop)
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str, part: &str) -> Answer<T> {

@@ -1,24 +1,32 @@
 //! What stands before every request: who it is, how often, how long, and what the answer says to a browser.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::access::{Carried, Denial, Need, Peer, Seen, Who};
 use crate::app::App;
+use crate::connections::Connection;
+use crate::loopback_peer::{self, Ends};
 use crate::problem::Problem;
 use crate::sessions::{COOKIE, Sessions};
 
 /// Where a connection comes from.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct From {
     /// As access sees it.
     pub(crate) peer: Peer,
     /// By what clients are told apart.
     pub(crate) client: String,
+    /// Both ends of a TCP connection.
+    pub(crate) ends: Option<Ends>,
+    /// The place that a TCP connection holds.
+    pub(crate) connection: Option<Arc<Connection>>,
 }
 
 /// The browser that asks, by its cookie.
@@ -27,6 +35,8 @@ pub(crate) struct Browser(pub(crate) String);
 
 /// What nobody's host, origin or key is.
 const WRONG: &str = "\u{0}";
+/// Where browsers log in; with a query it is a login code.
+const LOGIN_PATH: &str = "/ui/login";
 /// How long an answer may take, and one that tries things out.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LONG_PATIENCE: Duration = Duration::from_secs(300);
@@ -51,17 +61,19 @@ fn patience(path: &str) -> Duration {
 }
 
 /// Lets a request through, or not.
-pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let page = request.uri().path().starts_with("/ui");
-    let name = cookie_name(request.headers());
-    let (browser, new) = browser(request.headers(), &name, page);
-    let answer = match admit(&app, &request, browser.as_deref()) {
+pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let page = parts.uri.path().starts_with("/ui");
+    let name = cookie_name(&parts.headers);
+    let (browser, new) = browser(&parts.headers, &name, page);
+    let answer = match admit(&app, &parts, browser.as_deref()).await {
         Ok(who) => {
-            request.extensions_mut().insert(who);
+            parts.extensions.insert(who);
             if let Some(name) = &browser {
-                request.extensions_mut().insert(Browser(name.clone()));
+                parts.extensions.insert(Browser(name.clone()));
             }
-            let patience = patience(request.uri().path());
+            let patience = patience(parts.uri.path());
+            let request = Request::from_parts(parts, body);
             let answer = match tokio::time::timeout(patience, next.run(request)).await {
                 Ok(answer) => answer,
                 Err(_) => {
@@ -72,7 +84,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
             // Who is turned away keeps the name that they have, which may not have been sent along.
             with_cookie(answer, &name, browser.filter(|_| new).as_deref())
         }
-        Err(refused) => refused.answer(&request, page),
+        Err(refused) => refused.answer(&parts, page),
     };
     app.metrics.answered(answer.status().as_u16());
     dressed(answer)
@@ -85,13 +97,15 @@ enum Refused {
 }
 
 impl Refused {
-    fn answer(self, request: &Request, page: bool) -> Response {
+    fn answer(self, parts: &Parts, page: bool) -> Response {
         match self {
-            // A person is asked, a program is told.
-            Refused::Denied(denial)
-                if page && denial.is_unauthenticated() && request.method() == Method::GET =>
-            {
-                Redirect::to("/ui/login").into_response()
+            // A link on another site led here, so the browser did not send the session along: it asks once more.
+            Refused::Denied(Denial::Nothing) if follows_foreign_link(parts) => {
+                crate::pages::again(&parts.uri)
+            }
+            // A browser is led to the login, a program gets an error.
+            Refused::Denied(denial) if page && denial.is_unauthenticated() && parts.method == Method::GET => {
+                Redirect::to(LOGIN_PATH).into_response()
             }
             Refused::Denied(denial) if page => crate::pages::refused(&denial.into()),
             Refused::Denied(denial) => Problem::from(denial).into_response(),
@@ -113,15 +127,14 @@ impl Refused {
     }
 }
 
-fn admit(app: &App, request: &Request, browser: Option<&str>) -> Result<Who, Refused> {
-    let path = request.uri().path();
-    let unknown = From { peer: Peer::Elsewhere, client: String::new() };
-    let from = request.extensions().get::<From>().unwrap_or(&unknown);
-    let need = need(request.method(), path);
-    if path != "/health" && from.peer != Peer::Socket {
-        app.rates.request(&from.client).map_err(Refused::TooOften)?;
-    }
-    let headers = request.headers();
+fn follows_foreign_link(parts: &Parts) -> bool {
+    let site = parts.headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
+    navigates(parts) && matches!(site, Some("cross-site" | "same-site"))
+}
+
+/// What is seen of a request, and what it asks for.
+fn seen<'a>(app: &App, parts: &'a Parts, from: &From, browser: Option<&str>) -> Seen<'a> {
+    let headers = &parts.headers;
     // One that is not text is one that is wrong, and so are two.
     let text = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
@@ -131,18 +144,15 @@ fn admit(app: &App, request: &Request, browser: Option<&str>) -> Result<Who, Ref
             (Some(_), Some(_)) => Some(WRONG),
         }
     };
-    // Who comes by way of somebody else is not here, wherever that one is.
+    // A request that a proxy has passed on does not come from here, wherever the proxy is.
     let forwarded = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
     let forwarded = forwarded.iter().any(|name| headers.contains_key(*name));
-    let seen = Seen {
+    Seen {
         peer: if forwarded && from.peer == Peer::Loopback { Peer::Elsewhere } else { from.peer },
         host: text(&header::HOST),
         origin: text(&header::ORIGIN),
         fetch_site: text(&HeaderName::from_static("sec-fetch-site")),
-        navigates: request.method() == Method::GET
-            && path.starts_with("/ui")
-            && text(&HeaderName::from_static("sec-fetch-mode")) == Some("navigate")
-            && text(&HeaderName::from_static("sec-fetch-dest")) == Some("document"),
+        navigates: navigates(parts),
         carried: Carried {
             key: text(&HeaderName::from_static("x-api-key")),
             bearer: text(&header::AUTHORIZATION).map(|value| {
@@ -150,17 +160,73 @@ fn admit(app: &App, request: &Request, browser: Option<&str>) -> Result<Who, Ref
             }),
             session: browser.is_some_and(|name| app.sessions.is_open(name)),
         },
+    }
+}
+
+/// Whether a browser follows a link to a page.
+fn navigates(parts: &Parts) -> bool {
+    let is = |name: &str, value: &str| parts.headers.get(name).is_some_and(|given| given == value);
+    parts.method == Method::GET
+        && parts.uri.path().starts_with("/ui")
+        && is("sec-fetch-mode", "navigate")
+        && is("sec-fetch-dest", "document")
+}
+
+/// Decides on a request. Only then it is counted, so that requests of strangers do not use up what the owner may ask.
+async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, Refused> {
+    let unknown = From { peer: Peer::Elsewhere, client: String::new(), ends: None, connection: None };
+    let from = parts.extensions.get::<From>().unwrap_or(&unknown);
+    let need = need(&parts.method, parts.uri.path());
+    let decided = decide(app, need, &seen(app, parts, from, browser), from).await;
+    if let Err(refused @ Refused::TooOften(_)) = decided {
+        return Err(refused);
+    }
+    let known = decided.as_ref().ok().filter(|who| **who != Who::Anybody);
+    if is_counted(parts, from) {
+        let bucket = known.map_or_else(|| from.client.clone(), |who| format!("{who} {}", from.client));
+        app.rates.request(&bucket).map_err(Refused::TooOften)?;
+    }
+    if let (Some(_), Some(connection)) = (known, &from.connection) {
+        connection.authenticated();
+    }
+    decided
+}
+
+/// Whether a request counts for `server.rate_limit`. A login code is looked at first; a wrong one is counted where it is
+/// found to be wrong.
+fn is_counted(parts: &Parts, from: &From) -> bool {
+    let presents_code =
+        parts.method == Method::GET && parts.uri.path() == LOGIN_PATH && parts.uri.query().is_some();
+    from.peer != Peer::Socket && parts.uri.path() != "/health" && !presents_code
+}
+
+/// Whether a request is let in. Keys that could be found by trying are not looked at after too many wrong ones; the
+/// daemon's own token and long keys always are.
+async fn decide(app: &App, need: Need, seen: &Seen<'_>, from: &From) -> Result<Who, Refused> {
+    let (identity, decided) = {
+        let access = app.access();
+        (access.identify(seen.carried), access.decide(need, seen))
     };
     let tries = seen.carried.key.is_some() || seen.carried.bearer.is_some();
-    if tries && need != Need::Nothing {
+    let found_by_trying = identity.is_ok_and(|identity| identity.is_some_and(|identity| identity.guessable));
+    if tries && need != Need::Nothing && (identity.is_err() || found_by_trying) {
         app.rates.may_try(&from.client).map_err(Refused::TooOften)?;
     }
-    app.access.decide(need, &seen).map_err(|denial| {
-        if matches!(denial, Denial::WrongKey | Denial::WrongToken) {
+    match decided {
+        Err(denial @ (Denial::WrongKey | Denial::WrongToken)) => {
             app.rates.wrong(&from.client);
+            Err(Refused::Denied(denial))
         }
-        Refused::Denied(denial)
-    })
+        Ok(Who::Local) if !is_owner(from).await => Err(Refused::Denied(Denial::NotOwner)),
+        decided => decided.map_err(Refused::Denied),
+    }
+}
+
+/// Whether a connection without a credential is the owner's, asked for each request anew.
+async fn is_owner(from: &From) -> bool {
+    let Some(ends) = from.ends else { return false };
+    let asked = tokio::task::spawn_blocking(move || loopback_peer::is_owner_outside_of_runs(ends));
+    asked.await.unwrap_or(false)
 }
 
 /// The cookie of a daemon. Browsers do not tell ports apart, so it has the port in its name.
@@ -188,8 +254,7 @@ fn is_name(text: &str) -> bool {
 
 /// Gives a browser its name.
 pub(crate) fn with_cookie(mut answer: Response, cookie: &str, name: Option<&str>) -> Response {
-    // A link from elsewhere may lead here; what is changed needs the token of the page besides.
-    let text = name.map(|name| format!("{cookie}={name}; Path=/; HttpOnly; SameSite=Lax"));
+    let text = name.map(|name| format!("{cookie}={name}; Path=/; HttpOnly; SameSite=Strict"));
     if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok())
         && !answer.headers().contains_key(header::SET_COOKIE)
     {

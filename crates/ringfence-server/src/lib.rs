@@ -7,13 +7,16 @@ pub mod access;
 mod api;
 mod app;
 pub mod client;
+mod connections;
 mod deeds;
 pub mod desk;
 mod guard;
 mod input;
+mod login_codes;
+mod loopback_peer;
 mod metrics;
+mod owner_token;
 mod pages;
-mod peers;
 mod problem;
 mod rate;
 mod sessions;
@@ -39,19 +42,19 @@ use tower::ServiceExt;
 
 use crate::access::{Access, Peer};
 use crate::app::App;
+use crate::connections::Connections;
 use crate::desk::House;
 use crate::guard::From;
+use crate::loopback_peer::Ends;
 use crate::problem::Problem;
 
 pub use api::openapi;
+pub use owner_token::{OwnerToken, TokenError};
 
-/// So many connections at once, as long as there are descriptors for many more: the queue needs some of its own.
-const CONNECTIONS: usize = 2048;
-const RESERVED: usize = 256;
-/// And so many on the Unix socket, whoever else is there.
-const OWN: usize = 64;
-/// How long somebody may take to say what they want.
-const HEADERS: Duration = Duration::from_secs(20);
+/// Connections on the Unix socket at once. They do not take the places of TCP connections, nor those theirs.
+const MAX_SOCKET_CONNECTIONS: usize = 64;
+/// How long a client may take to send the head of a request, and to send the next one.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why nobody can be served.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +67,7 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
-    /// Nobody but this machine may come in without a key.
+    /// The network is served only if the owner has set a key for it.
     #[error("{0} can be reached by others, and no key and no token is set")]
     Open(SocketAddr),
     /// The server itself cannot be had.
@@ -91,6 +94,8 @@ pub struct Serving {
     pub listen: Option<SocketAddr>,
     /// The Unix socket.
     pub socket: PathBuf,
+    /// The daemon's own token.
+    pub token: OwnerToken,
     /// Who may do what.
     pub access: Access,
     /// How often somebody may ask in a minute; 0 is no bound.
@@ -108,7 +113,7 @@ impl Server {
     /// Takes the addresses. Nobody is served yet.
     pub fn bind(serving: Serving) -> Result<Self, ServerError> {
         if let Some(address) = serving.listen.filter(|address| !address.ip().is_loopback())
-            && !serving.access.is_guarded()
+            && !serving.access.has_keys()
         {
             return Err(ServerError::Open(address));
         }
@@ -137,8 +142,8 @@ impl Server {
 
     /// Serves for as long as the process lives, on threads of its own.
     pub fn start(self, house: Arc<dyn House>) -> Result<(), ServerError> {
-        let own_alone = !self.serving.access.is_guarded();
-        let app = App::new(house, self.serving.access, self.serving.rate_limit)?;
+        let Serving { access, token, rate_limit, .. } = self.serving;
+        let app = App::new(house, access, token.state().to_owned(), rate_limit)?;
         let router = router(app);
         let (ready, told) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("server".into()).spawn(move || {
@@ -162,7 +167,7 @@ impl Server {
                 match listeners() {
                     Ok((tcp, unix)) => {
                         let _ = ready.send(Ok(()));
-                        serve(tcp, unix, own_alone, router).await;
+                        serve(tcp, unix, router).await;
                     }
                     Err(error) => {
                         let _ = ready.send(Err(error));
@@ -198,62 +203,86 @@ fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Takes connections from both sides.
-async fn serve(tcp: Option<TcpListener>, unix: Option<UnixListener>, own_alone: bool, router: Router) {
-    let (places, own) = (Arc::new(Semaphore::new(connections())), Arc::new(Semaphore::new(OWN)));
-    let from_socket = async {
-        let Some(unix) = unix else { return std::future::pending().await };
-        loop {
-            let place = Arc::clone(&own).acquire_owned().await;
-            match unix.accept().await {
-                Ok((stream, _)) => {
-                    let from = From { peer: Peer::Socket, client: "socket".into() };
-                    tokio::spawn(connection(stream, from, router.clone(), place.ok()));
-                }
-                Err(_) => breathe().await,
+/// Accepts connections on both listeners.
+async fn serve(tcp: Option<TcpListener>, unix: Option<UnixListener>, router: Router) {
+    let connections = Connections::new();
+    tokio::join!(accept_unix(unix, &connections, &router), accept_tcp(tcp, &connections, &router));
+}
+
+async fn accept_unix(listener: Option<UnixListener>, connections: &Arc<Connections>, router: &Router) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let places = Arc::new(Semaphore::new(MAX_SOCKET_CONNECTIONS));
+    let owner = rustix::process::geteuid().as_raw();
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await;
+        match listener.accept().await {
+            Ok((stream, _)) if stream.peer_cred().is_ok_and(|peer| peer.uid() == owner) => {
+                let from = From { peer: Peer::Socket, client: "socket".into(), ends: None, connection: None };
+                let router = router.clone();
+                tokio::spawn(async move {
+                    serve_connection(stream, from, router).await;
+                    drop(place);
+                });
             }
-        }
-    };
-    let from_network = async {
-        let Some(tcp) = tcp else { return std::future::pending().await };
-        loop {
-            let place = Arc::clone(&places).acquire_owned().await;
-            match tcp.accept().await {
-                Ok((stream, address)) => {
-                    let _ = stream.set_nodelay(true);
-                    let loopback = address.ip().to_canonical().is_loopback();
-                    // Loopback is everybody's on this machine; the daemon is its owner's.
-                    let ours = || {
-                        !own_alone || stream.local_addr().is_ok_and(|local| peers::is_ours(address, local))
-                    };
-                    let peer = if loopback && ours() { Peer::Loopback } else { Peer::Elsewhere };
-                    let from = From { peer, client: rate::client(address.ip()) };
-                    tokio::spawn(connection(stream, from, router.clone(), place.ok()));
-                }
-                Err(_) => breathe().await,
+            // Another user, root too unless the daemon is root's, is served as a stranger from the network is.
+            Ok((stream, _)) => {
+                let entry = connections.accept();
+                let from = From {
+                    peer: Peer::Elsewhere,
+                    client: "socket of another user".into(),
+                    ends: None,
+                    connection: Some(Arc::clone(&entry.0)),
+                };
+                tokio::spawn(serve_until_expired(stream, from, router.clone(), entry));
             }
+            Err(_) => wait_for_descriptors().await,
         }
-    };
-    tokio::join!(from_socket, from_network);
+    }
 }
 
-/// So many connections may be open at once.
-fn connections() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-    limit.saturating_sub(RESERVED).clamp(16, CONNECTIONS)
+async fn accept_tcp(listener: Option<TcpListener>, connections: &Arc<Connections>, router: &Router) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let _ = stream.set_nodelay(true);
+                let entry = connections.accept();
+                let loopback = peer.ip().to_canonical().is_loopback();
+                let from = From {
+                    peer: if loopback { Peer::Loopback } else { Peer::Elsewhere },
+                    client: rate::client(peer.ip()),
+                    ends: stream.local_addr().ok().map(|local| Ends { peer, local }),
+                    connection: Some(Arc::clone(&entry.0)),
+                };
+                tokio::spawn(serve_until_expired(stream, from, router.clone(), entry));
+            }
+            Err(_) => wait_for_descriptors().await,
+        }
+    }
 }
 
-/// When there are no descriptors left, there may be some soon.
-async fn breathe() {
-    tokio::time::sleep(Duration::from_millis(50)).await;
-}
-
-async fn connection(
+/// Serves a connection for as long as it may be open without having authenticated, or to its end once it has.
+async fn serve_until_expired(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     from: From,
     router: Router,
-    _place: Option<tokio::sync::OwnedSemaphorePermit>,
+    entry: connections::Entry,
+) {
+    tokio::select! {
+        () = serve_connection(stream, from, router) => {}
+        () = entry.0.expired() => {}
+    }
+}
+
+/// When there are no descriptors left, there may be some soon.
+async fn wait_for_descriptors() {
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    from: From,
+    router: Router,
 ) {
     let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let mut request: Request = request.map(axum::body::Body::new);
@@ -261,7 +290,7 @@ async fn connection(
         router.clone().oneshot(request)
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(64 << 10);
-    // Who goes away in the middle is no error of ours.
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(64 << 10);
+    // A client that goes away in the middle is no error of the server's.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }

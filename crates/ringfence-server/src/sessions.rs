@@ -6,9 +6,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
+use ring::rand::SystemRandom;
 
 use crate::app::lock;
+use crate::owner_token::random_hex;
 
 /// The cookie that tells one browser from another.
 pub(crate) const COOKIE: &str = "ringfence";
@@ -34,9 +35,7 @@ impl Sessions {
 
     /// A name for a browser that has none.
     pub(crate) fn name() -> Option<String> {
-        let mut bytes = [0; 32];
-        SystemRandom::new().fill(&mut bytes).ok()?;
-        Some(hex(&bytes))
+        random_hex()
     }
 
     /// From now on this browser is let in.
@@ -54,6 +53,11 @@ impl Sessions {
     /// No longer.
     pub(crate) fn close(&self, name: &str) {
         lock(&self.open).remove(name);
+    }
+
+    /// Ends all sessions.
+    pub(crate) fn close_all(&self) {
+        lock(&self.open).clear();
     }
 
     /// Whether it is let in.

@@ -14,6 +14,7 @@ use ringfence_core::config::{
 use ringfence_egress::{Prices, is_system_bundle};
 use ringfence_engine::{Clock, Outside};
 use ringfence_gate::Started;
+use ringfence_server::OwnerToken;
 use ringfence_server::client::Remote;
 use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
@@ -279,13 +280,43 @@ impl Installation {
     /// Who answers questions about the queue: this installation, or the daemon that RINGFENCE_URL names.
     pub(crate) fn desk(&self) -> anyhow::Result<Box<dyn Desk>> {
         match self.remote() {
-            Some(url) => {
-                let variable = |name: &str| self.env.get(name).map(String::as_str);
-                let roots = self.outside(&self.settings()?.broker)?.roots;
-                let (token, key) = (variable("RINGFENCE_TOKEN"), variable("RINGFENCE_API_KEY"));
-                Ok(Box::new(Remote::new(url, token, key, &roots).map_err(crate::desk::told)?))
-            }
+            Some(url) => Ok(Box::new(self.named_daemon(url)?)),
             None => Ok(Box::new(Local { installation: self.clone() })),
+        }
+    }
+
+    /// The daemon at an address that the user has named.
+    fn named_daemon(&self, url: &str) -> anyhow::Result<Remote> {
+        let variable = |name: &str| self.env.get(name).map(String::as_str);
+        let roots = self.outside(&self.settings()?.broker)?.roots;
+        let (token, key) = (variable("RINGFENCE_TOKEN"), variable("RINGFENCE_API_KEY"));
+        Remote::new(url, token, key, &roots).map_err(crate::desk::told)
+    }
+
+    /// The daemon itself: the one that RINGFENCE_URL names, or this installation's, over its Unix socket. Where its path is
+    /// too long for a socket it is asked over TCP, with its token.
+    pub(crate) fn daemon(&self) -> anyhow::Result<Remote> {
+        if let Some(url) = self.remote() {
+            return self.named_daemon(url);
+        }
+        let socket = crate::queue::socket(&self.state);
+        if socket.exists() {
+            let url = format!("unix://{}", socket.display());
+            return Remote::new(&url, None, None, &[]).map_err(crate::desk::told);
+        }
+        let token = OwnerToken::read(&self.state)?;
+        let address = crate::queue::server_address(&self.state).context("the daemon has no address")?;
+        let token = token.as_ref().map(OwnerToken::reveal);
+        Remote::new(&format!("http://{address}"), token, None, &[]).map_err(crate::desk::told)
+    }
+
+    /// The address that a browser uses for a daemon at `address`: RINGFENCE_URL, or loopback for a listener on all addresses.
+    pub(crate) fn browser_address(&self, address: &str) -> String {
+        match self.remote().filter(|url| url.starts_with("http")) {
+            Some(url) => url.trim_end_matches('/').to_owned(),
+            None => {
+                format!("http://{}", address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:"))
+            }
         }
     }
 

@@ -5,6 +5,7 @@ mod config;
 mod events;
 mod health;
 mod letters;
+mod login;
 mod runs;
 mod system;
 mod tasks;
@@ -85,6 +86,8 @@ pub(crate) fn router() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(system::doctor))
         .routes(routes!(system::probe))
         .routes(routes!(system::auth))
+        .routes(routes!(login::issue_code))
+        .routes(routes!(login::rotate_token))
         .split_for_parts();
     complete(&mut document);
     let text = document.to_pretty_json().unwrap_or_default();
@@ -112,7 +115,9 @@ fn complete(document: &mut utoipa::openapi::OpenApi) {
         for (operation, more) in operations {
             let Some(operation) = operation else { continue };
             more.iter().chain(&["404", "429", "503"]).for_each(|status| promise(operation, status));
-            if !open {
+            if open {
+                operation.security = Some(Vec::new());
+            } else {
                 ["401", "403"].iter().for_each(|status| promise(operation, status));
             }
         }
@@ -122,12 +127,19 @@ fn complete(document: &mut utoipa::openapi::OpenApi) {
         "api-key",
         SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))),
     );
-    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let bearer = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("The daemon's own token (`api.token` in its state directory), or API_SECRET."))
+        .build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
-    let none = utoipa::openapi::security::SecurityRequirement::default();
+    let session = ApiKeyValue::with_description(
+        crate::sessions::COOKIE,
+        "The session of a browser. The port is part of the name: `ringfence-4301`.",
+    );
+    components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(session)));
     let empty: [&str; 0] = [];
     let by = |name: &str| utoipa::openapi::security::SecurityRequirement::new(name, empty);
-    document.security = Some(vec![none, by("api-key"), by("bearer")]);
+    document.security = Some(vec![by("bearer"), by("api-key"), by("session")]);
 }
 
 fn promise(operation: &mut Operation, status: &str) {
@@ -137,8 +149,8 @@ fn promise(operation: &mut Operation, status: &str) {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     let words = match status {
         "400" => "The body cannot be read.",
-        "401" => "A key or token is needed, or is wrong.",
-        "403" => "Not from here.",
+        "401" => "A token or key is missing or wrong.",
+        "403" => "Not allowed.",
         "404" => "Nobody knows it.",
         "408" => "The body did not come in time.",
         "409" => "It cannot be done as things are.",

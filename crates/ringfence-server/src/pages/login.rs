@@ -1,18 +1,78 @@
-//! The way in, where keys are set.
+//! The login of the dashboard: by a one-time code that `ringfence open` prints, or by a token or a key.
 
 use axum::Extension;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
 
 use super::view::Page;
-use super::{Form, Nothing, Site, Visitor};
+use super::{Form, Nothing, Site, Visitor, Wrong};
+use crate::access::{Peer, Who};
 use crate::guard::{From, cookie_name, with_cookie};
+use crate::login_codes::Bearer;
+use crate::loopback_peer;
+use crate::problem::Problem;
 use crate::sessions::Sessions;
 
-pub(super) async fn page(visitor: Visitor) -> Page {
+/// A login code, in the address that `ringfence open` prints.
+#[derive(Deserialize)]
+pub(super) struct Code {
+    code: Option<String>,
+}
+
+/// The form, or the redemption of a code: once, for a session, and on to an address without the code.
+pub(super) async fn page(
+    State(app): Site,
+    visitor: Visitor,
+    Extension(from): Extension<From>,
+    method: Method,
+    headers: HeaderMap,
+    code: Result<Query<Code>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Wrong> {
+    let code = code.ok().and_then(|Query(Code { code })| code);
+    // Only a GET redeems: a program that looks whether the page is there does not use the code up.
+    let Some(code) = code.filter(|_| method == Method::GET) else {
+        return Ok(form(&visitor).into_response());
+    };
+    let name = match app.login_codes.take(&code) {
+        Some(bearer) if may_redeem(bearer, &from).await => Sessions::name(),
+        _ if visitor.who == Who::Session => return Ok(Redirect::to("/ui").into_response()),
+        _ => {
+            app.rates.request(&from.client).map_err(too_often)?;
+            None
+        }
+    };
+    let Some(name) = name else { return Err(invalid_code().into()) };
+    app.sessions.open(&name);
+    Ok(with_cookie(Redirect::to("/ui").into_response(), &cookie_name(&headers), Some(&name)))
+}
+
+/// Whether a connection may redeem a code. Other users may have seen one that was on a command line.
+async fn may_redeem(bearer: Bearer, from: &From) -> bool {
+    match (bearer, from.peer, from.ends) {
+        (Bearer::Owner, Peer::Loopback, Some(ends)) => {
+            let asked = tokio::task::spawn_blocking(move || loopback_peer::is_of_owner(ends));
+            asked.await.unwrap_or(false)
+        }
+        (Bearer::Owner, _, _) => false,
+        (Bearer::Anybody, _, _) => true,
+    }
+}
+
+fn invalid_code() -> Problem {
+    let detail = "this login address was used, has expired or is wrong";
+    Problem::new(StatusCode::FORBIDDEN, "invalid_login_code", detail)
+        .with_remedy("run `ringfence open` for a new one")
+}
+
+fn too_often(wait: std::time::Duration) -> Problem {
+    let detail = format!("too many requests: try again in {} s", wait.as_secs() + 1);
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", detail)
+}
+
+fn form(visitor: &Visitor) -> Page {
     let said = visitor.app.sessions.told(&visitor.name);
     let body = html! {
         section.card.door {
@@ -20,10 +80,13 @@ pub(super) async fn page(visitor: Visitor) -> Page {
             @if let Some(said) = said { p.said.bad role="alert" { (said) } }
             form.stack method="post" action="/ui/login" {
                 (visitor.token())
-                label { "Key or token" input type="password" name="key" autocomplete="current-password" required autofocus; }
+                // Password managers want to know whose it is.
+                input type="text" name="user" value="ringfence" autocomplete="username" hidden;
+                label { "Token or key" input type="password" name="key" autocomplete="current-password" required autofocus; }
                 button.primary type="submit" { "Log in" }
             }
-            p { small { "One of API_KEYS, or API_SECRET, as the daemon was started with." } }
+            p { "On the daemon's machine, " code { "ringfence open" } " opens this dashboard without asking." }
+            p { small { "The token is in api.token in the daemon's state directory; API_SECRET and API_KEYS are as the daemon was started with." } }
         }
     };
     Page::bare("Log in", &body)
@@ -41,15 +104,17 @@ pub(super) async fn enter(
     headers: HeaderMap,
     Form(given): Form<Key>,
 ) -> Response {
-    let said = match app.rates.may_try(&from.client) {
-        Err(wait) => Some(format!("Too many wrong keys: try again in {} s.", wait.as_secs() + 1)),
-        Ok(()) if app.access.recognises(given.key.trim()) => None,
-        Ok(()) => {
+    let identity = app.access().recognises(given.key.trim());
+    let said = match (identity, app.rates.may_try(&from.client)) {
+        (Some(identity), _) if !identity.guessable => None,
+        (_, Err(wait)) => Some(format!("Too many wrong keys: try again in {} s.", wait.as_secs() + 1)),
+        (Some(_), Ok(())) => None,
+        (None, Ok(())) => {
             app.rates.wrong(&from.client);
             Some("That is no key of this daemon.".to_owned())
         }
     };
-    // Another name than before: one that somebody else may have given to this browser is worth nothing.
+    // A new name for the session: a name that another site may have given to this browser is worth nothing.
     let name = Sessions::name().filter(|_| said.is_none());
     visitor.tell(said.unwrap_or_default());
     let Some(name) = name else { return Redirect::to("/ui/login").into_response() };

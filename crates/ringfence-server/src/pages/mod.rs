@@ -79,6 +79,19 @@ pub(crate) fn refused(problem: &Problem) -> Response {
     Wrong(problem.clone()).into_response()
 }
 
+/// A page that asks for the same address once more, now on behalf of the daemon's own site.
+pub(crate) fn again(uri: &axum::http::Uri) -> Response {
+    let path = uri.path_and_query().map_or("/ui", |path| path.as_str());
+    let page = html! {
+        (maud::DOCTYPE)
+        meta http-equiv="refresh" content={ "0;url=" (path) };
+        title { "ringfence" }
+        link rel="icon" href="/assets/icon.svg" type="image/svg+xml";
+        a href=(path) { "Open the dashboard" }
+    };
+    axum::response::Html(page.into_string()).into_response()
+}
+
 /// A problem, as people read it.
 pub(crate) struct Wrong(Problem);
 

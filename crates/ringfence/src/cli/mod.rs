@@ -15,6 +15,7 @@ mod exec;
 mod job;
 mod kept;
 mod layer;
+mod open;
 mod options;
 mod policy;
 mod probe;
@@ -102,6 +103,8 @@ enum Verb {
     Restart(serve::StopArgs),
     /// Show the daemon, its processes and the queue
     Status(serve::StatusArgs),
+    /// Open the dashboard in a browser, logged in
+    Open(open::Args),
     /// The dispatcher, workers, testers and docsers: list, start, stop, logs
     #[command(subcommand)]
     Process(process::Verb),
@@ -124,7 +127,7 @@ enum Verb {
     /// Whether agent CLIs have a login where they run: check
     #[command(subcommand)]
     Auth(auth::Verb),
-    /// The logins that the broker uses: show, refresh
+    /// The logins that the broker uses, and the daemon's own token: show, refresh, rotate
     #[command(subcommand)]
     Token(token::Verb),
     /// What agents may do: show, check, why, learn
@@ -217,6 +220,7 @@ fn at_home(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> 
             installation.here("restart").and_then(|()| serve::restart(&args, installation))
         }
         Verb::Status(args) => serve::status(&args, installation),
+        Verb::Open(args) => open::open(&args, installation),
         Verb::Process(verb) => process::process(&verb, installation),
         Verb::Prune(args) => installation.here("prune").and_then(|()| prune::prune(&args, installation)),
         Verb::Runs(verb) => runs::runs(verb, installation),

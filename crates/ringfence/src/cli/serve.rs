@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use ringfence_engine::queue::{Identity, ProcessLocks, pause};
+use ringfence_server::OwnerToken;
 use ringfence_store::atomic;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 
+use super::open::{UsableBy, login_address};
 use super::{process, task};
 use crate::desk::told;
 use crate::installation::Installation;
-use crate::queue::{Serving, log_directory, serve as run_daemon, server_address};
+use crate::queue::{Serving, insecurity, log_directory, serve as run_daemon, server_address, socket};
 use crate::report::advise;
 use crate::terminal;
 
@@ -75,7 +77,7 @@ pub(crate) fn serve(args: &ServeArgs, installation: &Installation) -> anyhow::Re
         }
         terminal::about("The daemon runs. Ctrl-C ends it and puts running tasks back into the queue.");
         if let Some(address) = address {
-            terminal::about(format!("Dashboard: http://{address}/"));
+            terminal::about(format!("Dashboard: {}", dashboard(installation, &address.to_string())));
         }
     })?;
     Ok(ExitCode::SUCCESS)
@@ -123,9 +125,12 @@ pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
             if why.is_empty() { "it said nothing; is the disk full?".to_owned() } else { why }
         );
     }
+    if let Some(warning) = insecurity(installation) {
+        terminal::about(format!("warning: {warning}"));
+    }
     terminal::line(format!("The daemon runs (process {}).", child.id()));
     match server_address(&installation.state) {
-        Some(address) => terminal::line(format!("Dashboard: http://{address}/")),
+        Some(address) => terminal::line(format!("Dashboard: {}", dashboard(installation, &address))),
         None => {
             terminal::about("It answers on its Unix socket alone: `ringfence process logs daemon` says why.");
         }
@@ -175,8 +180,21 @@ pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::
     let status = installation.desk()?.status().map_err(told)?;
     let code = if status.daemon.is_some() { ExitCode::SUCCESS } else { ExitCode::from(3) };
     if args.json {
+        let login = status
+            .address
+            .as_ref()
+            .and_then(|address| login_address(installation, address, UsableBy::Anybody).ok());
+        let here = !installation.is_remote();
         terminal::json(&json!({
-            "daemon": { "running": status.daemon.is_some(), "pid": status.daemon, "address": status.address },
+            "daemon": {
+                "running": status.daemon.is_some(),
+                "pid": status.daemon,
+                "address": status.address,
+                "login_url": login.as_ref().map(|login| &login.url),
+                "login_expires_in_seconds": login.as_ref().map(|login| login.expires_in_seconds),
+                "socket": here.then(|| socket(&installation.state)),
+                "token_file": here.then(|| OwnerToken::file(&installation.state)),
+            },
             "execution_environment": status.execution_environment,
             "mode": status.mode,
             "settings_error": status.settings_error,
@@ -190,7 +208,7 @@ pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::
         None => terminal::line("daemon: does not run (`ringfence start`)"),
     }
     if let Some(address) = &status.address {
-        terminal::line(format!("dashboard: http://{address}/"));
+        terminal::line(format!("dashboard: {}", dashboard(installation, address)));
     }
     if let (Some(environment), Some(mode)) = (status.execution_environment, status.mode) {
         terminal::line(format!("environment: {} (mode {mode})", environment.as_str()));
@@ -204,6 +222,14 @@ pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::
         terminal::table(&process::table(&status.processes));
     }
     Ok(code)
+}
+
+/// The address of the dashboard: one that logs in once, or the plain one where the daemon issues none.
+fn dashboard(installation: &Installation, address: &str) -> String {
+    match login_address(installation, address, UsableBy::Anybody) {
+        Ok(login) => login.url,
+        Err(_) => format!("{}/", installation.browser_address(address)),
+    }
 }
 
 /// A unit for systemd.

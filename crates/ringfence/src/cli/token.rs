@@ -1,15 +1,19 @@
-//! `ringfence token`: the logins that the broker uses.
+//! `ringfence token`: the logins that the broker uses, and the daemon's own token.
 
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use ringfence_egress::{LoginReport, LoginTool};
+use ringfence_engine::queue::ProcessLocks;
+use ringfence_server::OwnerToken;
+use ringfence_store::atomic;
 
+use crate::desk::told;
 use crate::installation::Installation;
 use crate::report::advise;
 use crate::terminal;
 
-/// The logins that the broker uses.
+/// The logins that the broker uses, and the daemon's own token.
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
     /// Show where a login comes from, its plan, its scopes, and when it runs out
@@ -36,6 +40,29 @@ pub(crate) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Replace the daemon's own token and end all sessions of the dashboard
+    Rotate {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Replaces the daemon's own token: through the daemon if it runs, else in its place.
+fn rotate(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
+    installation.here("token rotate")?;
+    atomic::private_dir(&installation.state)?;
+    match ProcessLocks::new(&installation.state).take(ProcessLocks::DAEMON)? {
+        Some(_no_daemon_meanwhile) => drop(OwnerToken::replace(&installation.state)?),
+        None => installation.daemon()?.rotate_token().map_err(told)?,
+    }
+    let file = OwnerToken::file(&installation.state);
+    if json {
+        terminal::json(&serde_json::json!({ "rotated": true, "token_file": file }))?;
+    } else {
+        terminal::line(format!("The daemon's token is replaced: {}", file.display()));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn token(verb: Verb, installation: &Installation) -> anyhow::Result<ExitCode> {
@@ -51,6 +78,7 @@ pub(crate) fn token(verb: Verb, installation: &Installation) -> anyhow::Result<E
         found.ok_or_else(|| advise(anyhow!("there is no login of {whose}"), remedy))
     };
     match verb {
+        Verb::Rotate { json } => rotate(installation, json),
         Verb::Show { whose, json, token_only, export } => {
             let tool = tool(&whose)?;
             if token_only || export {

@@ -1,14 +1,14 @@
 //! The daemon's API and pages: where it answers, and to whom.
 
-use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use ringfence_core::config::ServerSettings;
+use ringfence_egress::DaemonAddress;
 use ringfence_server::access::Access;
-use ringfence_server::{Server, ServerError, Serving};
+use ringfence_server::{OwnerToken, Server, ServerError, Serving};
 use ringfence_store::atomic;
 
 use crate::desk::Local;
@@ -23,13 +23,16 @@ pub(crate) fn socket(state: &Path) -> PathBuf {
     state.join("api.sock")
 }
 
-fn address_file(state: &Path) -> PathBuf {
-    state.join("api.address")
-}
-
 /// Where the daemon of an installation answers. One that has ended may have left it.
 pub(crate) fn server_address(state: &Path) -> Option<String> {
-    fs::read_to_string(address_file(state)).ok().filter(|text| !text.is_empty())
+    DaemonAddress::of(state).read()
+}
+
+/// What to say at each start while loopback connections are served without a token.
+pub(crate) fn insecurity(installation: &Installation) -> Option<&'static str> {
+    access(installation, None).allows_local().then_some(
+        "RINGFENCE_ALLOW_INSECURE_SYSTEM_CONTROL is set: your own programs command the daemon over loopback without its token",
+    )
 }
 
 /// Answers from now on, for as long as the process lives. An address that nobody has named may be somebody else's: then
@@ -42,10 +45,18 @@ pub(crate) fn answer(
     let given = installation.layers_for(Path::new("/"))?.given("server.listen").is_some();
     let listen = address(named.unwrap_or(&settings.listen))?;
     let rate_limit = settings.rate_limit;
+    let token = OwnerToken::load_or_create(&installation.state).map_err(|error| match error.remedy() {
+        Some(remedy) => advise(error, remedy),
+        None => error.into(),
+    })?;
+    if let Some(warning) = insecurity(installation) {
+        tracing::warn!("{warning}");
+    }
     let serving = |listen| Serving {
         listen,
         socket: socket(&installation.state),
-        access: access(installation),
+        token: token.clone(),
+        access: access(installation, Some(token.reveal())),
         rate_limit,
     };
     let server = match Server::bind(serving(listen)) {
@@ -57,7 +68,7 @@ pub(crate) fn answer(
     };
     let address = server.address();
     let text = address.map(|address| address.to_string()).unwrap_or_default();
-    atomic::write(&address_file(&installation.state), text.as_bytes())?;
+    atomic::write(DaemonAddress::of(&installation.state).file(), text.as_bytes())?;
     // Who asks over the network stands nowhere.
     let house = Local { installation: installation.clone().nowhere() };
     server.start(Arc::new(house)).map_err(told)?;
@@ -89,11 +100,12 @@ fn address(text: &str) -> anyhow::Result<Option<SocketAddr>> {
     found.next().context("it names nobody").map(Some).map_err(|_| wrong())
 }
 
-/// Who may do what, as the environment of the daemon says.
-fn access(installation: &Installation) -> Access {
+/// Who may do what, as the environment of the daemon says, with the daemon's own token.
+fn access(installation: &Installation, token: Option<&str>) -> Access {
     let variable =
         |names: [&str; 2]| names.into_iter().find_map(|name| installation.env.get(name)).map(String::as_str);
     Access::new(
+        token,
         variable(["RINGFENCE_API_KEYS", "API_KEYS"]),
         variable(["RINGFENCE_API_SECRET", "API_SECRET"]),
         variable(["RINGFENCE_ALLOW_INSECURE_SYSTEM_CONTROL", "OPENTIGER_ALLOW_INSECURE_SYSTEM_CONTROL"]),

@@ -8,7 +8,7 @@ mod office;
 mod resident;
 mod runner;
 
-pub(crate) use answering::server_address;
+pub(crate) use answering::{insecurity, server_address, socket};
 pub(crate) use daemon::{Serving, serve};
 pub(crate) use keeping::{Kept, Swept, sweep};
 pub(crate) use logging::directory as log_directory;

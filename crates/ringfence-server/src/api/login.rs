@@ -1,0 +1,68 @@
+//! Access to the daemon itself: login codes for browsers, and its own token.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::access::{Denial, Who};
+use crate::app::App;
+use crate::input::{Asked, Asker};
+use crate::login_codes::{Bearer, LIFETIME};
+use crate::problem::Problem;
+
+/// What kind of code.
+#[derive(Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub(super) struct Wanted {
+    /// Whether only a connection from this machine, made by the daemon's owner, may redeem the code. For codes on a command
+    /// line, which other users can see.
+    #[serde(default)]
+    owner_only: bool,
+}
+
+/// A login code.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LoginCode {
+    /// The path to open in a browser. It works once.
+    path: String,
+    /// For how long it works.
+    expires_in_seconds: u64,
+}
+
+/// Issues a one-time login code for the dashboard.
+#[utoipa::path(post, path = "/system/login-codes", tag = "system", params(Wanted), responses((status = 200, body = LoginCode, description = "The code.")))]
+pub(super) async fn issue_code(
+    State(app): State<App>,
+    Asked(wanted): Asked<Wanted>,
+) -> Result<Json<LoginCode>, Problem> {
+    let bearer = if wanted.owner_only { Bearer::Owner } else { Bearer::Anybody };
+    let code = app.login_codes.issue(bearer).ok_or_else(|| {
+        let detail = "the system provides no random bytes";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+    })?;
+    Ok(Json(LoginCode { path: format!("/ui/login?code={code}"), expires_in_seconds: LIFETIME.as_secs() }))
+}
+
+/// What came of replacing the token.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Rotated {
+    /// Always true.
+    rotated: bool,
+}
+
+/// Replaces the daemon's own token and ends all sessions of the dashboard. Only the Unix socket serves it.
+#[utoipa::path(post, path = "/system/token/rotate", tag = "system", responses((status = 200, body = Rotated, description = "The token is replaced.")))]
+pub(super) async fn rotate_token(
+    State(app): State<App>,
+    Asker(who): Asker,
+) -> Result<Json<Rotated>, Problem> {
+    if who != Who::Socket {
+        return Err(Denial::SocketOnly.into());
+    }
+    app.rotate_token(who).await?;
+    Ok(Json(Rotated { rotated: true }))
+}

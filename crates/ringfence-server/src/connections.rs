@@ -1,0 +1,157 @@
+//! Places for TCP connections. One that has not authenticated yet holds none of the places of those that have: it is
+//! closed after a short time, and earlier when newer ones arrive.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::app::lock;
+
+/// Authenticated connections at once, as long as there are descriptors for many more: the queue needs some of its own.
+const MAX_AUTHENTICATED: usize = 2048;
+/// Connections at once that have not authenticated; the oldest is closed first.
+const MAX_UNAUTHENTICATED: usize = 256;
+/// Descriptors that are not for connections.
+const RESERVED_DESCRIPTORS: usize = 256;
+/// How long a connection may be open without having authenticated.
+const UNAUTHENTICATED_LIFETIME: Duration = Duration::from_secs(15);
+
+/// All TCP connections of a server.
+pub(crate) struct Connections {
+    unauthenticated: Mutex<VecDeque<Arc<Connection>>>,
+    max_unauthenticated: usize,
+    authenticated: Arc<Semaphore>,
+}
+
+/// One TCP connection.
+pub(crate) struct Connection {
+    evicted: Notify,
+    place: OnceLock<OwnedSemaphorePermit>,
+    all: Arc<Connections>,
+}
+
+/// Ends the bookkeeping of a connection when it is dropped.
+pub(crate) struct Entry(pub(crate) Arc<Connection>);
+
+impl Connections {
+    /// With as many places as the process has descriptors for.
+    pub(crate) fn new() -> Arc<Self> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        let all =
+            limit.saturating_sub(RESERVED_DESCRIPTORS).clamp(16, MAX_AUTHENTICATED + MAX_UNAUTHENTICATED);
+        let unauthenticated = MAX_UNAUTHENTICATED.min(all / 4);
+        Self::with(unauthenticated, all - unauthenticated)
+    }
+
+    fn with(max_unauthenticated: usize, authenticated: usize) -> Arc<Self> {
+        Arc::new(Self {
+            unauthenticated: Mutex::default(),
+            max_unauthenticated,
+            authenticated: Arc::new(Semaphore::new(authenticated)),
+        })
+    }
+
+    /// Takes in a new connection. If there are too many that have not authenticated, the oldest of them ends.
+    pub(crate) fn accept(self: &Arc<Self>) -> Entry {
+        let new =
+            Arc::new(Connection { evicted: Notify::new(), place: OnceLock::new(), all: Arc::clone(self) });
+        let mut waiting = lock(&self.unauthenticated);
+        waiting.push_back(Arc::clone(&new));
+        if waiting.len() > self.max_unauthenticated
+            && let Some(oldest) = waiting.pop_front()
+        {
+            oldest.evicted.notify_one();
+        }
+        Entry(new)
+    }
+}
+
+impl Connection {
+    /// Gives the connection a place among the authenticated ones. If there is none, it stays as it is.
+    pub(crate) fn authenticated(&self) {
+        if self.place.get().is_some() {
+            return;
+        }
+        let Ok(place) = Arc::clone(&self.all.authenticated).try_acquire_owned() else { return };
+        if self.leave() {
+            let _ = self.place.set(place);
+        }
+    }
+
+    /// Takes the connection out of the unauthenticated ones; `false` if it was not among them.
+    fn leave(&self) -> bool {
+        let mut waiting = lock(&self.all.unauthenticated);
+        let found = waiting.iter().position(|other| std::ptr::eq(Arc::as_ptr(other), self));
+        found.is_some_and(|index| waiting.remove(index).is_some())
+    }
+
+    /// Waits until the connection has to be closed: never, once it has authenticated.
+    pub(crate) async fn expired(&self) {
+        let too_late = async {
+            tokio::time::sleep(UNAUTHENTICATED_LIFETIME).await;
+            if self.place.get().is_some() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = self.evicted.notified() => {}
+            () = too_late => {}
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Connections;
+    use crate::app::lock;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+    }
+
+    #[test]
+    fn oldest_unauthenticated_connection_is_evicted_first() {
+        runtime().block_on(async {
+            let all = Connections::with(2, 2);
+            let [first, second, third] = [(); 3].map(|()| all.accept());
+            first.0.expired().await;
+            first.0.authenticated();
+            assert!(first.0.place.get().is_none(), "an evicted connection gets no place");
+            second.0.authenticated();
+            third.0.authenticated();
+            assert_eq!(all.authenticated.available_permits(), 0);
+            assert!(lock(&all.unauthenticated).is_empty());
+            let fourth = all.accept();
+            fourth.0.authenticated();
+            assert!(fourth.0.place.get().is_none(), "there is no place left");
+            assert_eq!(lock(&all.unauthenticated).len(), 1);
+            drop(fourth);
+            assert!(lock(&all.unauthenticated).is_empty());
+            drop(second);
+            assert_eq!(all.authenticated.available_permits(), 1);
+        });
+    }
+
+    #[test]
+    fn unauthenticated_connection_ends_by_itself_and_another_does_not() {
+        runtime().block_on(async {
+            let all = Connections::with(2, 2);
+            let [idle, known] = [(); 2].map(|()| all.accept());
+            known.0.authenticated();
+            let begun = tokio::time::Instant::now();
+            idle.0.expired().await;
+            assert_eq!(begun.elapsed(), super::UNAUTHENTICATED_LIFETIME);
+            let long = std::time::Duration::from_secs(86_400);
+            assert!(tokio::time::timeout(long, known.0.expired()).await.is_err());
+        });
+    }
+}

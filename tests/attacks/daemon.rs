@@ -1,0 +1,475 @@
+//! Attempts to command the daemon without being its owner: by other users, by runs, by pages, by floods.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::site::{SETTINGS, Site, ask};
+use crate::support::{Place, Ran, wait_for};
+
+/// Another user of the machine.
+const STRANGER: &str = "65534";
+const SWITCH: &str = "RINGFENCE_ALLOW_INSECURE_SYSTEM_CONTROL";
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().unwrap().stdout == b"0\n"
+}
+
+/// Runs a Python script as another user; nothing if that cannot be done here.
+fn as_stranger(script: &str, args: &[&str]) -> Option<Ran> {
+    if !is_root() {
+        return None;
+    }
+    let output = Command::new("setpriv")
+        .args(["--reuid", STRANGER, "--regid", STRANGER, "--clear-groups", "python3", "-c", script])
+        .args(args)
+        .env("PATH", "/usr/bin:/bin")
+        .current_dir("/")
+        .output()
+        .unwrap();
+    Some(Ran::from(output))
+}
+
+/// Connects, posts a task with the start of a second request behind it, and closes; many times.
+const POST_AND_CLOSE: &str = r#"
+import json, socket, sys
+port, directory, times = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+body = json.dumps({"prompt": "x", "agent": "command", "mode": "host", "command": "touch /tmp/owned", "directory": directory})
+text = f"POST /tasks HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}GET /tasks HT"
+for _ in range(times):
+    s = socket.create_connection(("127.0.0.1", port))
+    s.sendall(text.encode())
+    s.close()
+s = socket.create_connection(("127.0.0.1", port))
+s.sendall(text.encode())
+print(s.recv(65536).decode())
+"#;
+
+fn port(site: &Site) -> &str {
+    site.address.rsplit(':').next().unwrap()
+}
+
+/// The daemon is stopped first, so that nothing is under way any more.
+fn assert_no_task(site: &Site) {
+    site.ok(&["stop"]);
+    assert_eq!(site.ok(&["task", "list", "--json"]).stdout.trim(), "[]");
+}
+
+#[test]
+fn closed_connections_of_another_user_add_no_task() {
+    for switch in [None, Some("true")] {
+        let mut place = Place::new().settings(SETTINGS);
+        if let Some(word) = switch {
+            place = place.env(SWITCH, word);
+        }
+        let site = Site::of(place);
+        let work = site.place.work().display().to_string();
+        let Some(ran) = as_stranger(POST_AND_CLOSE, &[port(&site), &work, "100"]) else { return };
+        let (status, code) = match switch {
+            None => ("401", "authentication_required"),
+            Some(_) => ("403", "not_owner"),
+        };
+        assert!(ran.stdout.starts_with(&format!("HTTP/1.1 {status}")), "{ran:?}");
+        assert!(ran.stdout.contains(code) && ran.stdout.contains("ringfence open"), "{ran:?}");
+        assert_no_task(&site);
+    }
+}
+
+/// One request on a Unix socket.
+fn ask_socket(path: &Path, request: &str) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.write_all(
+        format!("{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes(),
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn unix_socket_serves_its_owner_and_no_other_user() {
+    let site = Site::new();
+    let socket = site.place.state().join("api.sock");
+    assert_eq!((mode(&socket), mode(&site.place.state())), (0o600, 0o700));
+    assert!(ask_socket(&socket, "GET /tasks").unwrap().starts_with("HTTP/1.1 200"));
+    let connect = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+        s.sendall(b'GET /tasks HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n')\nprint(s.recv(65536).decode())";
+    let path = socket.display().to_string();
+    let Some(ran) = as_stranger(connect, &[&path]) else { return };
+    assert!(ran.stderr.contains("PermissionError"), "{ran:?}");
+    // Even where the permissions of the files would let another user in.
+    for directory in site.place.state().ancestors().take(3) {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
+    let ran = as_stranger(connect, &[&path]).unwrap();
+    assert!(
+        ran.stdout.starts_with("HTTP/1.1 401") && ran.stdout.contains("authentication_required"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn unix_socket_does_not_serve_root_unless_the_daemon_is_roots() {
+    if !is_root() {
+        return;
+    }
+    let site = Site::of(Place::new().settings(SETTINGS).of_user(65534));
+    let answer = ask_socket(&site.place.state().join("api.sock"), "GET /tasks").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("authentication_required"), "{answer}");
+    site.ok(&["open", "--print"]);
+}
+
+#[test]
+fn login_code_is_worth_nothing_twice_guessed_or_unredeemed() {
+    let site = Site::new();
+    let path = site.login_path();
+    // A program that only looks does not use the code up.
+    ask(&site.address, "HEAD", &path, &[], "");
+    let entered = site.get_anonymously(&path).expect(303);
+    assert_eq!(entered.header("location"), Some("/ui"));
+    let cookie = entered.header("set-cookie").unwrap().to_owned();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap();
+    site.ask("GET", "/tasks", &[("cookie", cookie)], "").expect(200);
+    let again = site.get_anonymously(&path).expect(403);
+    assert!(again.body.contains("was used") && again.body.contains("ringfence open"), "{again:?}");
+    // The same browser is logged in already.
+    let known = site.ask("GET", &path, &[("cookie", cookie)], "").expect(303);
+    assert_eq!((known.header("location"), known.header("set-cookie")), (Some("/ui"), None));
+    let unused = site.login_path();
+    for wrong in ["", "0", &"0".repeat(64), &unused[..unused.len() - 1], "%00"] {
+        let code = wrong.rsplit('=').next().unwrap();
+        let answer = site.get_anonymously(&format!("/ui/login?code={code}")).expect(403);
+        let set = answer.header("set-cookie").unwrap_or_default().split(';').next().unwrap();
+        site.ask("GET", "/tasks", &[("cookie", set)], "").expect(401);
+    }
+    let (name, value) = cookie.split_once('=').unwrap();
+    for forged in [value[1..].to_owned(), "0".repeat(64), value.to_uppercase() + "0", String::new()] {
+        site.ask("GET", "/tasks", &[("cookie", &format!("{name}={forged}"))], "").expect(401);
+    }
+}
+
+#[test]
+fn login_code_of_a_command_line_is_worth_nothing_to_another_user() {
+    let site = Site::new();
+    let get = "import sys, urllib.request, urllib.error\n\
+        class No(urllib.request.HTTPRedirectHandler):\n    def redirect_request(self, *a): return None\n\
+        try: print(urllib.request.build_opener(No).open(sys.argv[1]).status)\n\
+        except urllib.error.HTTPError as e: print(e.code)";
+    let codes = || site.ask("POST", "/system/login-codes?ownerOnly=true", &[], "").expect(200).json();
+    let path = codes()["path"].as_str().unwrap().to_owned();
+    let Some(ran) = as_stranger(get, &[&format!("http://{}{path}", site.address)]) else { return };
+    assert_eq!(ran.stdout.trim(), "403", "{ran:?}");
+    let path = codes()["path"].as_str().unwrap().to_owned();
+    site.get_anonymously(&path).expect(303);
+}
+
+/// A policy that leaves the network open, outside of the workspace.
+fn open_policy(place: &Place) -> String {
+    let file = place.home().join("open.json");
+    fs::write(&file, r#"{"extends": "standard", "network": {"mode": "open"}}"#).unwrap();
+    file.display().to_string()
+}
+
+/// What a run posts, and how it prints the answer.
+fn posting(site: &Site, host: &str) -> String {
+    format!(
+        "curl -s -m 20 --noproxy '' -w ' %{{http_code}} %header{{x-ringfence-denied}}' -H 'content-type: application/json' \
+         -d '{{\"prompt\":\"x\",\"agent\":\"command\",\"mode\":\"host\",\"command\":\"touch owned\",\"directory\":\"{}\"}}' \
+         http://{host}:{}/tasks; echo \" curl $?\"",
+        site.place.work().display(),
+        port(site)
+    )
+}
+
+#[test]
+fn run_with_an_open_network_does_not_command_the_daemon() {
+    for (switch, status) in [(None, " 401 "), (Some("true"), " 403 "), (Some("false"), " 401 ")] {
+        let mut place = Place::new().settings(SETTINGS);
+        if let Some(word) = switch {
+            place = place.env(SWITCH, word);
+        }
+        let site = Site::of(place);
+        let policy = open_policy(&site.place);
+        let script =
+            format!("unset http_proxy HTTP_PROXY all_proxy ALL_PROXY; {}", posting(&site, "127.0.0.1"));
+        let ran = site.place.run(&["exec", "--policy", &policy, "--", "sh", "-c", &script]);
+        assert!(ran.stdout.contains(status) && ran.stdout.contains("curl 0"), "{switch:?}: {ran:?}");
+        // A run without a boundary is recognised by the gate above it.
+        if switch == Some("true") {
+            let host = site.place.run(&["exec", "--mode", "host", "--", "sh", "-c", &script]);
+            assert!(host.stdout.contains(" 403 ") && host.stdout.contains("not_owner"), "{host:?}");
+            let own =
+                site.place.shell(&format!("curl -s -w ' %{{http_code}}' http://{}/tasks", site.address));
+            assert!(own.stdout.ends_with(" 200"), "{own:?}");
+            let proxied = [("x-forwarded-for", "192.0.2.7")];
+            ask(&site.address, "GET", "/tasks", &proxied, "").expect(401);
+        }
+        assert_no_task(&site);
+    }
+}
+
+/// A normal user cannot look into gates, so they are known by their name.
+#[test]
+fn switch_lets_in_a_normal_users_programs_but_none_of_its_runs() {
+    if !is_root() {
+        return;
+    }
+    let site = Site::of(Place::new().settings(SETTINGS).env(SWITCH, "true").of_user(65534));
+    let get = format!("curl -s -w ' %{{http_code}}' --noproxy '*' http://{}/tasks", site.address);
+    let own = Command::new("setpriv")
+        .args(["--reuid", STRANGER, "--regid", STRANGER, "--clear-groups", "sh", "-c", &get])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&own.stdout).ends_with(" 200"), "{own:?}");
+    let policy = open_policy(&site.place);
+    for more in [["--mode", "host"], ["--policy", &policy]] {
+        let ran = site.place.run(&[&["exec"][..], &more, &["--", "sh", "-c", &get]].concat());
+        assert!(ran.stdout.contains("not_owner") && ran.stdout.ends_with(" 403"), "{more:?}: {ran:?}");
+    }
+    // Root is not the owner either.
+    site.get_anonymously("/tasks").expect(403);
+}
+
+#[test]
+fn broker_never_dials_the_daemon() {
+    for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let place = Place::new().settings(SETTINGS).env("API_KEYS", "k").env(SWITCH, "true");
+        let site = Site::listening(place, listen);
+        let port = port(&site);
+        for host in ["127.0.0.1", "127.8.8.8", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "localhost"]
+        {
+            let allow = format!("{host}:{port}");
+            let more = format!("127.0.0.1:{port}");
+            let script = posting(&site, host);
+            let args = ["exec", "--allow", &allow, "--allow", &more, "--", "sh", "-c", &script];
+            let ran = site.place.run(&args);
+            // A name may also be one that the broker's resolver does not know.
+            let refused =
+                ran.stdout.contains(" 403 daemon") || (host == "localhost" && ran.stdout.contains(" 502 "));
+            assert!(refused && !ran.stdout.contains("authentication_required"), "{host}: {ran:?}");
+        }
+        let forwarded = site.place.run(&["exec", "--allow-local", port, "--", "true"]);
+        assert!(forwarded.code() == 125 && forwarded.stderr.contains("own daemon"), "{forwarded:?}");
+        assert_no_task(&site);
+    }
+}
+
+#[test]
+fn broker_does_not_dial_a_daemon_that_was_started_during_the_run() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    let port = free.local_addr().unwrap().port().to_string();
+    let place = Place::new().settings(SETTINGS).env("RINGFENCE_LISTEN", address.clone());
+    let script = format!(
+        "touch ready; until [ -e go ]; do sleep 0.05; done; \
+         curl -s -m 20 --noproxy '*' http://127.0.0.1:{port}/health; echo \" local $?\"; \
+         curl -s -m 20 --noproxy '' -w '%header{{x-ringfence-denied}}' -o /dev/null http://127.0.0.1:{port}/health"
+    );
+    let allow = format!("127.0.0.1:{port}");
+    let child = place.spawn(&["exec", "--allow-local", &port, "--allow", &allow, "--", "sh", "-c", &script]);
+    wait_for("the run", || place.work().join("ready").exists().then_some(()));
+    drop(free);
+    place.run(&["start"]).expect_code(0);
+    let site = Site { place, address };
+    site.get("/health").expect(200);
+    fs::write(site.place.work().join("go"), "").unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert!(!ran.stdout.contains(" local 0") && ran.stdout.ends_with("daemon"), "{ran:?}");
+    assert!(!ran.stdout.contains("timestamp"), "{ran:?}");
+}
+
+#[test]
+fn no_run_sees_the_token_or_the_socket() {
+    let default = Place::new().settings(SETTINGS);
+    let inside = Place::new().settings(SETTINGS);
+    let in_workspace = inside.work().join("state").display().to_string();
+    fs::create_dir(inside.work().join("state")).unwrap();
+    let inside = inside.env("RINGFENCE_HOME", in_workspace);
+    for (place, state) in [(default, None), (inside, Some("state"))] {
+        let state = state.map_or_else(|| place.state(), |name| place.work().join(name));
+        let place = place.env("RINGFENCE_LISTEN", "127.0.0.1:0");
+        place.run(&["start"]).expect_code(0);
+        assert_eq!(mode(&state.join("api.token")), 0o600);
+        let state = state.display().to_string();
+        let script = format!(
+            "ls -A {state} 2>&1; cat {state}/api.token 2>&1; \
+             python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{state}/api.sock\"); print(\"connected\")' 2>&1; true"
+        );
+        let token = fs::read_to_string(format!("{state}/api.token")).unwrap();
+        for more in [&[][..], &["--policy", "open"], &["--read", &state], &["--write", &state]] {
+            let args = [&["exec"][..], more, &["--", "sh", "-c", &script]].concat();
+            let ran = place.run(&args);
+            let refused = ran.code() == 125 && ran.stderr.contains("is a secret");
+            assert!(
+                refused || ran.stdout.contains("No such file") || ran.stdout.contains("denied"),
+                "{ran:?}"
+            );
+            assert!(!ran.stdout.contains(token.trim()), "{more:?}: {ran:?}");
+            assert!(!ran.stdout.contains("connected"), "{more:?}: {ran:?}");
+            assert!(!ran.stdout.contains("api.token\n"), "{more:?}: {ran:?}");
+        }
+        let _ = place.command(&["stop"]).output();
+    }
+}
+
+#[test]
+fn idle_connections_do_not_take_the_owners_place() {
+    let site = Site::new();
+    let idle: Vec<TcpStream> = (0..768).map(|_| TcpStream::connect(&site.address).unwrap()).collect();
+    for number in 0..20 {
+        site.get("/tasks").expect(200);
+        ask_socket(&site.place.state().join("api.sock"), "GET /tasks").unwrap();
+        // And while others send half a request.
+        let _ = (&idle[idle.len() - 1 - number]).write_all(b"GET /tasks HTTP/1.1\r\nhost: ");
+    }
+    let session = site.log_in();
+    site.ask("GET", "/ui", &[("cookie", &session)], "").expect(200);
+    drop(idle);
+}
+
+#[test]
+fn flood_of_strangers_does_not_lock_the_owner_out() {
+    let settings = SETTINGS.replace("\"rate_limit\": 0", "\"rate_limit\": 100");
+    let site = Site::of(Place::new().settings(&settings));
+    let session = site.log_in();
+    let path = site.login_path();
+    let mut last = 0;
+    for number in 0..150 {
+        let wrong = format!("Bearer {number:064x}");
+        last = ask(&site.address, "GET", "/tasks", &[("authorization", &wrong)], "").status;
+        site.get_anonymously("/tasks");
+    }
+    assert_eq!(last, 429, "strangers are bounded");
+    site.get_anonymously("/openapi.json").expect(429);
+    for _ in 0..20 {
+        site.get("/tasks").expect(200);
+        site.ask("GET", "/ui", &[("cookie", &session)], "").expect(200);
+        site.ask("GET", "/assets/style.css", &[("cookie", &session)], "").expect(200);
+    }
+    site.get_anonymously(&path).expect(303);
+    site.ok(&["open", "--print"]);
+}
+
+#[test]
+fn page_of_another_site_does_nothing() {
+    let site = Site::new();
+    let session = site.log_in();
+    let body = json!({ "prompt": "x", "agent": "demo", "directory": site.place.work() }).to_string();
+    for kind in ["application/json", "text/plain", "application/x-www-form-urlencoded"] {
+        for (cookie, status) in [("", 401), (session.as_str(), 403)] {
+            let headers = [("origin", "http://evil.example"), ("content-type", kind), ("cookie", cookie)];
+            site.ask("POST", "/tasks", &headers, &body).expect(status);
+            let headers = [("sec-fetch-site", "cross-site"), ("content-type", kind), ("cookie", cookie)];
+            site.ask("POST", "/tasks", &headers, &body).expect(status);
+        }
+    }
+    // A name that was bent to loopback has another cookie, and so none.
+    site.ask("GET", "/tasks", &[("host", "evil.example"), ("cookie", &session)], "").expect(401);
+    assert_no_task(&site);
+}
+
+#[test]
+fn token_file_that_others_could_have_read_or_made_refuses_the_start() {
+    let place = Place::new().settings(SETTINGS).env("RINGFENCE_LISTEN", "127.0.0.1:0");
+    place.run(&["start"]).expect_code(0);
+    place.run(&["stop"]).expect_code(0);
+    let file = place.state().join("api.token");
+    let refuses = |sentence: &str| {
+        let refused = place.run(&["start"]);
+        assert_eq!(refused.code(), 125, "{refused:?}");
+        assert!(refused.stderr.contains(sentence) && refused.stderr.contains("token rotate"), "{refused:?}");
+        place.run(&["token", "rotate"]).expect_code(0);
+        assert_eq!(mode(&file), 0o600);
+        place.run(&["start"]).expect_code(0);
+        place.run(&["stop"]).expect_code(0);
+    };
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    refuses("accessible to other users");
+    let known = place.home().join("known");
+    fs::write(&known, "0".repeat(64)).unwrap();
+    fs::remove_file(&file).unwrap();
+    symlink(&known, &file).unwrap();
+    refuses("not a regular file");
+    assert_eq!(fs::read_to_string(&known).unwrap(), "0".repeat(64));
+    fs::write(&file, "short").unwrap();
+    refuses("does not hold a token");
+    if is_root() {
+        std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+        refuses("belongs to user 65534");
+    }
+}
+
+#[test]
+fn token_outlives_the_daemon_and_sessions_do_not() {
+    let mut site = Site::new();
+    let (token, session) = (site.bearer(), site.log_in());
+    let status = site.ok(&["status", "--json"]).json();
+    let pid = status["daemon"]["pid"].as_u64().unwrap();
+    crate::support::signal(u32::try_from(pid).unwrap(), "-9");
+    wait_for("its end", || (site.place.run(&["status"]).code() == 3).then_some(()));
+    site.ok(&["start"]);
+    let address = site.ok(&["status", "--json"]).json()["daemon"]["address"].as_str().unwrap().to_owned();
+    site.address = address;
+    assert_eq!(site.bearer(), token);
+    site.get("/tasks").expect(200);
+    site.ask("GET", "/tasks", &[("cookie", &session)], "").expect(401);
+}
+
+#[test]
+fn rotated_token_ends_the_old_one_sessions_and_codes() {
+    let site = Site::new();
+    let (old, session, path) = (site.bearer(), site.log_in(), site.login_path());
+    // Only the Unix socket does it.
+    site.ask("POST", "/system/token/rotate", &[], "").expect(403);
+    assert_eq!(site.bearer(), old);
+    let rotated = site.ok(&["token", "rotate", "--json"]).json();
+    assert_eq!(rotated["token_file"], json!(site.place.state().join("api.token")));
+    assert_ne!(site.bearer(), old);
+    site.get("/tasks").expect(200);
+    ask(&site.address, "GET", "/tasks", &[("authorization", &old)], "").expect(401);
+    site.ask("GET", "/tasks", &[("cookie", &session)], "").expect(401);
+    site.get_anonymously(&path).expect(403);
+    assert_eq!(mode(&site.place.state().join("api.token")), 0o600);
+    let events = site.get("/events?after=0&limit=1000").json().to_string();
+    assert!(events.contains("token.rotate") && events.contains("\"who\":\"socket\""), "{events}");
+    for secret in [&old, &site.bearer()] {
+        assert!(!events.contains(secret.trim_start_matches("Bearer ")));
+    }
+}
+
+#[test]
+fn two_daemons_have_two_tokens() {
+    let (one, other) = (Site::new(), Site::new());
+    assert_ne!(one.bearer(), other.bearer());
+    one.ask("GET", "/tasks", &[("authorization", &other.bearer())], "").expect(401);
+    one.ask("GET", "/tasks", &[("cookie", &other.log_in())], "").expect(401);
+    one.get_anonymously(&other.login_path()).expect(403);
+    let second = one.place.run(&["serve"]);
+    assert!(second.code() == 125 && second.stderr.contains("runs already"), "{second:?}");
+    one.get("/tasks").expect(200);
+}
+
+#[test]
+fn switch_is_warned_about_at_every_start() {
+    let site = Site::of(Place::new().settings(SETTINGS).env(SWITCH, "1"));
+    for _ in 0..2 {
+        let restarted = site.ok(&["restart"]);
+        assert!(restarted.stderr.contains(SWITCH), "{restarted:?}");
+    }
+    for quiet in ["false", ""] {
+        let site = Site::of(Place::new().settings(SETTINGS).env(SWITCH, quiet));
+        assert!(!site.ok(&["restart"]).stderr.contains(SWITCH));
+    }
+}
