@@ -11,7 +11,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::site::{SETTINGS, Site, ask};
-use crate::support::{Place, Ran, wait_for};
+use crate::support::{BINARY, Place, Ran, wait_for};
 
 /// Another user of the machine.
 const STRANGER: &str = "65534";
@@ -326,7 +326,12 @@ fn no_run_sees_the_token_or_the_socket() {
 
 #[test]
 fn idle_connections_do_not_take_the_owners_place() {
-    let site = Site::new();
+    let place = Place::new().settings(SETTINGS).env("RINGFENCE_LISTEN", "127.0.0.1:0");
+    // So few descriptors that the connections of strangers would take all of them.
+    let start = place.shell(&format!("ulimit -n 400; exec {BINARY} start"));
+    assert_eq!(start.code(), 0, "{start:?}");
+    let address = place.run(&["status", "--json"]).json()["daemon"]["address"].as_str().unwrap().to_owned();
+    let site = Site { place, address };
     let idle: Vec<TcpStream> = (0..768).map(|_| TcpStream::connect(&site.address).unwrap()).collect();
     for number in 0..20 {
         site.get("/tasks").expect(200);
@@ -459,6 +464,16 @@ fn two_daemons_have_two_tokens() {
     let second = one.place.run(&["serve"]);
     assert!(second.code() == 125 && second.stderr.contains("runs already"), "{second:?}");
     one.get("/tasks").expect(200);
+}
+
+#[test]
+fn login_address_is_not_written_to_the_log_of_a_supervisor() {
+    let place = Place::new().settings(SETTINGS).env("RINGFENCE_LISTEN", "127.0.0.1:0");
+    let child = place.spawn(&["serve"]);
+    wait_for("the daemon", || (place.run(&["status"]).code() == 0).then_some(()));
+    place.run(&["stop"]).expect_code(0);
+    let said = Ran::from(child.wait_with_output().unwrap());
+    assert!(said.stderr.contains("Dashboard: http://") && !said.stderr.contains("code="), "{said:?}");
 }
 
 #[test]

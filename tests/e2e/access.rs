@@ -18,7 +18,7 @@ enum Kind {
 
 fn kind(method: &str, path: &str) -> Kind {
     match path {
-        "/health" | "/health/ready" | "/openapi.json" | "/ui/login" | "/assets/style.css" => Kind::Open,
+        "/" | "/health" | "/health/ready" | "/openapi.json" | "/ui/login" | "/assets/style.css" => Kind::Open,
         "/config" if method == "PATCH" => Kind::Control,
         path if path.starts_with("/system")
             || path.starts_with("/ui/system")
@@ -49,6 +49,7 @@ fn routes() -> Vec<(String, String)> {
         methods.map(move |method| (method.to_uppercase(), path.clone())).collect::<Vec<_>>()
     });
     let pages = [
+        "/",
         "/ui",
         "/ui/tasks",
         "/ui/runs",

@@ -46,7 +46,8 @@ pub(crate) fn need(method: &Method, path: &str) -> Need {
     let reads = [Method::GET, Method::HEAD].contains(method);
     let mut parts = path.trim_start_matches('/').split('/');
     match (parts.next().unwrap_or_default(), parts.next().unwrap_or_default()) {
-        ("health" | "openapi.json" | "assets", _) | ("ui", "login") => Need::Nothing,
+        // The root only leads to the pages.
+        ("" | "health" | "openapi.json" | "assets", _) | ("ui", "login") => Need::Nothing,
         ("system", _) | ("ui", "system" | "compare") => Need::Control,
         ("config", _) if !reads => Need::Control,
         _ if reads => Need::Read,

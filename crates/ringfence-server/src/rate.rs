@@ -67,9 +67,10 @@ impl Rates {
     }
 }
 
-/// By what a client is told apart: who has a whole network has it as one.
+/// By what clients are told apart: an IPv6 network is one client, and so is loopback, whose every address any user can use.
 pub(crate) fn client(address: IpAddr) -> String {
     match address.to_canonical() {
+        address if address.is_loopback() => "loopback".to_owned(),
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -100,5 +101,7 @@ mod tests {
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_eq!(of("127.0.0.1"), of("127.9.8.7"));
+        assert_eq!(of("127.0.0.1"), of("::1"));
     }
 }

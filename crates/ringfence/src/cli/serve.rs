@@ -1,7 +1,7 @@
 //! `ringfence serve`, `start`, `stop`, `restart`, `status`: the daemon.
 
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, IsTerminal};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -77,7 +77,13 @@ pub(crate) fn serve(args: &ServeArgs, installation: &Installation) -> anyhow::Re
         }
         terminal::about("The daemon runs. Ctrl-C ends it and puts running tasks back into the queue.");
         if let Some(address) = address {
-            terminal::about(format!("Dashboard: {}", dashboard(installation, &address.to_string())));
+            let address = address.to_string();
+            // A supervisor keeps standard error in a log that others may read.
+            let shown = match std::io::stderr().is_terminal() {
+                true => dashboard(installation, &address),
+                false => format!("{}/ (`ringfence open`)", installation.browser_address(&address)),
+            };
+            terminal::about(format!("Dashboard: {shown}"));
         }
     })?;
     Ok(ExitCode::SUCCESS)
