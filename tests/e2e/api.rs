@@ -428,8 +428,8 @@ fn an_address_that_cannot_be_had_is_an_error_only_for_who_named_it() {
     assert!(refused.code() == 125 && refused.stderr.contains(&address), "{refused:?}");
     for (listen, word) in [
         ("nonsense", "no address to listen on"),
-        ("0.0.0.0:0", "no key and no token"),
-        ("[::]:0", "no key and no token"),
+        ("0.0.0.0:0", "neither API_SECRET nor API_KEYS"),
+        ("[::]:0", "neither API_SECRET nor API_KEYS"),
     ] {
         let refused = place.command(&["serve", "--listen", listen]).output().unwrap();
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();

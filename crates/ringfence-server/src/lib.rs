@@ -68,7 +68,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The network is served only if the owner has set a key for it.
-    #[error("{0} can be reached by others, and no key and no token is set")]
+    #[error("{0} can be reached from other machines, and neither API_SECRET nor API_KEYS is set")]
     Open(SocketAddr),
     /// The server itself cannot be had.
     #[error("the server cannot be started: {0}")]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -24,7 +25,7 @@ use serde_json::Value;
 
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
-use crate::report::{advise, unstored};
+use crate::report::{advise, unstored, untokened};
 
 /// The name of the settings file in its directory.
 const SETTINGS: &str = "settings.json";
@@ -304,7 +305,7 @@ impl Installation {
             let url = format!("unix://{}", socket.display());
             return Remote::new(&url, None, None, &[]).map_err(crate::desk::told);
         }
-        let token = OwnerToken::read(&self.state)?;
+        let token = OwnerToken::read(&self.state).map_err(untokened)?;
         let address = crate::queue::server_address(&self.state).context("the daemon has no address")?;
         let token = token.as_ref().map(OwnerToken::reveal);
         Remote::new(&format!("http://{address}"), token, None, &[]).map_err(crate::desk::told)
@@ -314,9 +315,7 @@ impl Installation {
     pub(crate) fn browser_address(&self, address: &str) -> String {
         match self.remote().filter(|url| url.starts_with("http")) {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => {
-                format!("http://{}", address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:"))
-            }
+            None => format!("http://{}", reachable(address)),
         }
     }
 
@@ -337,6 +336,15 @@ impl Installation {
     /// The runs of this installation.
     pub(crate) fn runs(&self) -> Runs {
         Runs::new(&self.state)
+    }
+}
+
+/// The address at which this machine reaches a listener: loopback for one on all addresses.
+fn reachable(listener: &str) -> String {
+    match listener.parse::<SocketAddr>() {
+        Ok(SocketAddr::V4(four)) if four.ip().is_unspecified() => format!("127.0.0.1:{}", four.port()),
+        Ok(SocketAddr::V6(six)) if six.ip().is_unspecified() => format!("[::1]:{}", six.port()),
+        _ => listener.to_owned(),
     }
 }
 
@@ -378,5 +386,22 @@ fn read_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
     match read_text(file)? {
         Some(text) => Ok(Some(Document::parse(&text, &file.display().to_string(), keys)?)),
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reachable;
+
+    #[test]
+    fn listener_on_all_addresses_is_reached_on_loopback() {
+        for (listener, expected) in [
+            ("0.0.0.0:4301", "127.0.0.1:4301"),
+            ("[::]:4301", "[::1]:4301"),
+            ("10.0.0.0:4301", "10.0.0.0:4301"),
+            ("127.0.0.1:80", "127.0.0.1:80"),
+        ] {
+            assert_eq!(reachable(listener), expected);
+        }
     }
 }

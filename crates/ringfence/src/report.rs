@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_server::TokenError;
 use ringfence_store::StoreError;
 
 use crate::terminal;
@@ -30,6 +31,14 @@ impl std::error::Error for Advised {}
 /// Adds what to do about an error.
 pub(crate) fn advise(error: impl Into<anyhow::Error>, remedy: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Advised { error: error.into(), remedy: remedy.into() })
+}
+
+/// A token of the daemon that cannot be used, with what to do about it.
+pub(crate) fn untokened(error: TokenError) -> anyhow::Error {
+    match error.remedy() {
+        Some(remedy) => advise(error, remedy),
+        None => error.into(),
+    }
 }
 
 /// An error of the queue, with what to do about it.

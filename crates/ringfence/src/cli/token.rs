@@ -10,7 +10,7 @@ use ringfence_store::atomic;
 
 use crate::desk::told;
 use crate::installation::Installation;
-use crate::report::advise;
+use crate::report::{advise, untokened};
 use crate::terminal;
 
 /// The logins that the broker uses, and the daemon's own token.
@@ -53,7 +53,7 @@ fn rotate(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
     installation.here("token rotate")?;
     atomic::private_dir(&installation.state)?;
     match ProcessLocks::new(&installation.state).take(ProcessLocks::DAEMON)? {
-        Some(_no_daemon_meanwhile) => drop(OwnerToken::replace(&installation.state)?),
+        Some(_no_daemon_meanwhile) => drop(OwnerToken::replace(&installation.state).map_err(untokened)?),
         None => installation.daemon()?.rotate_token().map_err(told)?,
     }
     let file = OwnerToken::file(&installation.state);

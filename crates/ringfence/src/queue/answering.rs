@@ -13,7 +13,7 @@ use ringfence_store::atomic;
 
 use crate::desk::Local;
 use crate::installation::Installation;
-use crate::report::advise;
+use crate::report::{advise, untokened};
 
 /// What names nobody.
 const NONE: &str = "none";
@@ -45,10 +45,7 @@ pub(crate) fn answer(
     let given = installation.layers_for(Path::new("/"))?.given("server.listen").is_some();
     let listen = address(named.unwrap_or(&settings.listen))?;
     let rate_limit = settings.rate_limit;
-    let token = OwnerToken::load_or_create(&installation.state).map_err(|error| match error.remedy() {
-        Some(remedy) => advise(error, remedy),
-        None => error.into(),
-    })?;
+    let token = OwnerToken::load_or_create(&installation.state).map_err(untokened)?;
     if let Some(warning) = insecurity(installation) {
         tracing::warn!("{warning}");
     }
