@@ -65,6 +65,9 @@ fn said(python: &Path, status: &[u8], token: &str, seconds: u64) -> anyhow::Resu
         &address,
         "--header",
         &credential,
+        // A made-up key would be refused, whatever else the request carries.
+        "--generation-with-security-parameters",
+        "false",
         "--max-time",
         &seconds,
         "--exclude-path",

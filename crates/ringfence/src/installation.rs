@@ -15,7 +15,6 @@ use ringfence_core::config::{
 use ringfence_egress::{Prices, is_system_bundle};
 use ringfence_engine::{Clock, Outside};
 use ringfence_gate::Started;
-use ringfence_server::OwnerToken;
 use ringfence_server::client::Remote;
 use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
@@ -25,7 +24,7 @@ use serde_json::Value;
 
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
-use crate::report::{advise, unstored, untokened};
+use crate::report::{advise, unstored};
 
 /// The name of the settings file in its directory.
 const SETTINGS: &str = "settings.json";
@@ -294,21 +293,21 @@ impl Installation {
         Remote::new(url, token, key, &roots).map_err(crate::desk::told)
     }
 
-    /// The daemon itself: the one that RINGFENCE_URL names, or this installation's, over its Unix socket. Where its path is
-    /// too long for a socket it is asked over TCP, with its token.
+    /// The daemon itself: the one that RINGFENCE_URL names, or this installation's, over its Unix socket. Its token is never
+    /// sent over TCP from here: another user's program may have taken the port of a daemon that has ended.
     pub(crate) fn daemon(&self) -> anyhow::Result<Remote> {
         if let Some(url) = self.remote() {
             return self.named_daemon(url);
         }
         let socket = crate::queue::socket(&self.state);
-        if socket.exists() {
-            let url = format!("unix://{}", socket.display());
-            return Remote::new(&url, None, None, &[]).map_err(crate::desk::told);
+        if !socket.exists() {
+            return Err(advise(
+                anyhow!("the daemon has no Unix socket: {} is not there", socket.display()),
+                "restart it; if the path is too long for a socket, set RINGFENCE_HOME to a shorter one",
+            ));
         }
-        let token = OwnerToken::read(&self.state).map_err(untokened)?;
-        let address = crate::queue::server_address(&self.state).context("the daemon has no address")?;
-        let token = token.as_ref().map(OwnerToken::reveal);
-        Remote::new(&format!("http://{address}"), token, None, &[]).map_err(crate::desk::told)
+        let url = format!("unix://{}", socket.display());
+        Remote::new(&url, None, None, &[]).map_err(crate::desk::told)
     }
 
     /// The address that a browser uses for a daemon at `address`: RINGFENCE_URL, or loopback for a listener on all addresses.
