@@ -37,6 +37,7 @@ mod sandbox;
 mod api;
 mod broker;
 mod checklists;
+mod daemon;
 mod dashboard;
 mod files;
 mod git;

@@ -7,8 +7,6 @@
 mod access;
 mod api;
 mod apple;
-#[path = "../attacks/daemon.rs"]
-mod attacks_daemon;
 mod browser;
 mod command_line;
 mod conformance;
