@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use ringfence_core::paths::DirectoryId;
 use ringfence_engine::layer::Layer;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 
@@ -44,13 +45,16 @@ pub fn check(data: &[u8]) {
     let made = fs::File::create(&marker).and_then(|file| file.set_modified(later));
     made.expect("a marker");
     let before = seen(&outside);
-    if let Ok(layer) = Layer::open(&root.join("layer"), &root.join("workspace"), &marker) {
+    let workspace = root.join("workspace").canonicalize().expect("the workspace");
+    let data = workspace.metadata().expect("the workspace");
+    let id = DirectoryId { device: data.dev(), inode: data.ino() };
+    if let Ok(layer) = Layer::open(&root.join("layer"), &workspace, id, &marker) {
         let changes = layer.changes();
-        assert!(changes.iter().all(|change| is_inside(&change.path)), "a change is outside: {changes:?}");
-        let applied = layer.apply(&|_| true);
+        assert!(changes.list.iter().all(|change| is_inside(&change.path)), "a change is outside: {changes:?}");
+        let applied = layer.apply(&changes, &|_| true);
         assert_eq!(before, seen(&outside), "applying changed what is outside");
         assert!(applied.iter().flat_map(|done| &done.applied).all(|path| is_inside(path)));
-        let _ = layer.discard();
+        let _ = Layer::discard_at(&root.join("layer"));
     }
     assert_eq!(before, seen(&outside), "discarding changed what is outside");
     assert!(special_rights(&root.join("workspace")).is_none(), "special rights were applied");

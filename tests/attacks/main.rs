@@ -35,6 +35,7 @@ mod support;
 mod sandbox;
 
 mod api;
+mod attachments;
 mod broker;
 mod checklists;
 mod daemon;
@@ -43,6 +44,9 @@ mod files;
 mod git;
 mod inputs;
 mod kernel;
+mod overlays;
 mod processes;
+mod quota;
 mod scan;
 mod settings;
+mod workspace;

@@ -1,6 +1,7 @@
 //! What every mode has to do alike. A mode that is added to the table is tested by this, whatever it is.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use ringfence_core::backend::{Backend, Exit, ExitStatus, Happening, LaunchError,
 use ringfence_core::config::{Layers, Settings};
 use ringfence_core::event::Stream;
 use ringfence_core::mode::Mode;
-use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
+use ringfence_core::paths::{DirectoryId, HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::{Plan, Request, Stdin, resolve};
 use ringfence_core::policy::Preset;
 
@@ -62,6 +63,11 @@ fn subjects() -> Vec<Subject> {
 }
 
 impl Subject {
+    fn workspace_id(&self) -> DirectoryId {
+        let data = std::fs::metadata(self.workspace.path()).unwrap();
+        DirectoryId { device: data.dev(), inode: data.ino() }
+    }
+
     fn plan(&self, argv: &[&str]) -> Plan {
         let mode = self.backend.mode();
         let mapping = if mode.isolates() { PathMappingMode::Mapped } else { PathMappingMode::SamePath };
@@ -72,6 +78,7 @@ impl Subject {
             argv: argv.iter().map(ToString::to_string).collect(),
             env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into()), ("ONLY".into(), "this".into())]),
             workspace: PathMapping::new(mapping, HostPath::new(self.workspace.path()).unwrap()),
+            workspace_id: self.workspace_id(),
             layer: None,
             git: None,
             governing: Vec::new(),
@@ -204,5 +211,18 @@ fn dropping_it_ends_everything() {
         let last = beats();
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(beats(), last, "something of the run still lives in mode {}", subject.backend.mode());
+    }
+}
+
+/// The identity reaches the backend, which looks again when it mounts.
+#[test]
+fn another_directory_in_the_place_of_the_workspace_is_refused() {
+    for subject in subjects().into_iter().filter(|subject| subject.backend.mode().isolates()) {
+        let mut plan = subject.plan(&["touch", "written"]);
+        plan.request.workspace_id.inode += 1;
+        let refused = subject.backend.launch(&plan).err().expect("nothing is started");
+        assert_eq!(refused.failure().class, ringfence_core::failure::FailureClass::Refused, "{refused}");
+        assert!(refused.to_string().contains("is not the directory that it was"), "{refused}");
+        assert!(!subject.file("written").exists());
     }
 }

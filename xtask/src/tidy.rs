@@ -17,7 +17,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("ringfence-linux", &["ringfence-core", "ringfence-gate"]),
     ("ringfence-workspace", &["ringfence-core"]),
     ("ringfence-agents", &["ringfence-core"]),
-    ("ringfence-store", &["ringfence-core"]),
+    ("ringfence-store", &["ringfence-core", "ringfence-workspace"]),
     ("ringfence-backends", &["ringfence-core", "ringfence-gate", "ringfence-linux", "ringfence-workspace"]),
     ("ringfence-egress", &["ringfence-core"]),
     (

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ringfence_core::ids::RunId;
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::task::{Incident, RetryRule, Role, TaskSpec};
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{Change, Claim, Filter, NewTask, Now, Rules, Task, Tasks};
@@ -14,8 +15,10 @@ use crate::{median_and_p99, micros};
 pub(crate) const NOW: Now = Now { ms: 1_800_000_000_000 };
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
+const WORKSPACE: DirectoryId = DirectoryId { device: 1, inode: 2 };
+
 pub(crate) fn new_task(number: usize) -> NewTask {
-    NewTask { spec: TaskSpec::new("measure"), lane: format!("lane {}", number % 5000) }
+    NewTask { spec: TaskSpec::new("measure"), lane: format!("lane {}", number % 5000), workspace: WORKSPACE }
 }
 
 pub(crate) fn claim(store: &Sqlite, most: usize) -> anyhow::Result<Vec<Task>> {
@@ -35,7 +38,10 @@ pub(crate) fn claim(store: &Sqlite, most: usize) -> anyhow::Result<Vec<Task>> {
 pub(crate) fn done(store: &Sqlite, task: &Task) -> anyhow::Result<()> {
     let rules = Rules { retry: RetryRule::DEFAULT, webhook: None };
     let incident = Incident::Succeeded { fence: task.life.fence };
-    store.change(&Change { task: &task.id, incident, rules: &rules, jitter: 0, result: None }, NOW)?;
+    store.change(
+        &Change { task: &task.id, incident, rules: &rules, jitter: 0, result: None, workspace: None },
+        NOW,
+    )?;
     Ok(())
 }
 

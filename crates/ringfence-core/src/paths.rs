@@ -16,7 +16,7 @@ pub const GUEST_HOME: &str = "/home/agent";
 pub const STAND_IN_MARK: &CStr = c"user.ringfence.stand-in";
 
 /// The identity of a directory: device and inode. A name can lead elsewhere later, the identity cannot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DirectoryId {
     /// Number of the device.
     pub device: u64,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::capability::{Capabilities, Mechanism, Promise};
 use crate::ids::RunId;
 use crate::mode::Mode;
-use crate::paths::{HostPath, PathMapping};
+use crate::paths::{DirectoryId, HostPath, PathMapping};
 use crate::policy::{HostRule, NetworkMode, Policy};
 
 /// What is to be run.
@@ -27,6 +27,8 @@ pub struct Request {
     pub env: BTreeMap<String, String>,
     /// The workspace outside and inside.
     pub workspace: PathMapping,
+    /// The workspace's directory when the work was accepted. Another one that has its name now is refused.
+    pub workspace_id: DirectoryId,
     /// The directory for what it writes in the workspace, if that is not to go into the workspace itself.
     pub layer: Option<HostPath>,
     /// The directory for private git directories, if the run is to have them.
@@ -172,7 +174,7 @@ mod tests {
     use super::{Refusal, Request, Stdin, resolve};
     use crate::capability::{Capabilities, Promise};
     use crate::mode::Mode;
-    use crate::paths::{HostPath, PathMapping, PathMappingMode};
+    use crate::paths::{DirectoryId, HostPath, PathMapping, PathMappingMode};
     use crate::policy::{NetworkMode, Policy, Preset};
 
     fn request(policy: Policy) -> Request {
@@ -183,6 +185,7 @@ mod tests {
             argv: vec!["true".into()],
             env: BTreeMap::new(),
             workspace: PathMapping::new(PathMappingMode::SamePath, HostPath::new("/w").unwrap()),
+            workspace_id: DirectoryId { device: 1, inode: 1 },
             layer: None,
             git: None,
             governing: Vec::new(),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::capability::{Mechanism, Promise};
 use crate::ids::{RunId, SessionId};
 use crate::mode::Mode;
-use crate::paths::PathMapping;
+use crate::paths::{DirectoryId, PathMapping};
 use crate::policy::Policy;
 
 /// The form of the document. It grows when a reader of old records would misread new ones.
@@ -40,6 +40,8 @@ pub struct Record {
     pub versions: BTreeMap<String, String>,
     /// The workspace outside and inside.
     pub workspace: PathMapping,
+    /// The workspace's directory. `diff` and `apply` refuse another one that has its name now.
+    pub workspace_id: DirectoryId,
     /// Whether what was written there went to a layer of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layer: bool,

@@ -8,7 +8,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use http::response::Parts;
 
 use crate::answer::Refusal;
-use crate::meter::{Api, Reading};
+use crate::meter::{Api, Reading, is_limit};
 use crate::note::Note;
 use crate::request::{Prepared, strip};
 use crate::scrub::Scrub;
@@ -31,6 +31,9 @@ impl Passing {
     ) -> Result<Self, Refusal> {
         note.status = Some(parts.status.as_u16());
         let api = prepared.api;
+        if (api.is_some() || !prepared.secrets.is_empty()) && is_limit(parts.status, &parts.headers) {
+            session.meter().note_limit();
+        }
         let scrubs: Vec<Scrub> = prepared.secrets.into_iter().map(Scrub::new).collect();
         scrubs.iter().for_each(|scrub| scrub.headers(&mut parts.headers));
         if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {

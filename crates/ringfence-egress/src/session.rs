@@ -173,6 +173,11 @@ impl Session {
         self.bounded
     }
 
+    /// Whether the broker reads the requests to the model of the agent CLI, because it adds the credential.
+    pub fn reads_model(&self) -> bool {
+        self.credentials.iter().any(|credential| !credential.is_named())
+    }
+
     /// What the run uses.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter

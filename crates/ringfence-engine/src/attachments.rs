@@ -3,16 +3,15 @@
 //! The agent wrote the words and the files, so neither is trusted: a file is opened beneath the workspace as it was when
 //! the run began, through no link, without waiting for anybody, and only if it is a plain file of a bearable size.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
 
 use globset::GlobSet;
 use ring::digest::{Context, SHA256};
 use ringfence_core::event::Attachment;
 use ringfence_core::paths::{GuestPath, PathMapping};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use ringfence_workspace::{Directory, HiddenFiles, Metadata};
 use rustix::io::Errno;
 
 const BEGIN: &str = "[send_file:";
@@ -21,72 +20,91 @@ const MOST: usize = 32;
 /// No larger file is.
 const LARGEST: u64 = 100 << 20;
 
+/// No more entries of a workspace are searched for what a run must not read.
+const MAX_SEARCHED: usize = 2_000_000;
+
 /// What a run must not read, so that nothing of it comes back by this way either.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct Unreadable {
     /// Globs below the workspace.
-    pub(crate) denied: GlobSet,
+    denied: GlobSet,
     /// Paths of the host.
-    pub(crate) hidden: Vec<PathBuf>,
+    hidden: Vec<PathBuf>,
+    /// Files and directories that the globs and paths named before the run, whatever their names are now.
+    files: HiddenFiles,
+}
+
+impl Unreadable {
+    /// All of it.
+    pub(crate) fn everything() -> Self {
+        Self { hidden: vec![PathBuf::from("/")], ..Self::default() }
+    }
 }
 
 /// Where files of a run are looked for, and where they are copied to.
 pub(crate) struct Places {
-    workspace: PathMapping,
-    /// The person's directory for copies, as it was before the run.
-    copies: Option<(PathBuf, File)>,
-    /// Directories that stand for the workspace: the layer first, if there is one.
-    roots: Vec<File>,
+    mapping: PathMapping,
+    /// The user's directory for copies, as it was before the run.
+    copies: Option<(PathBuf, Directory)>,
+    /// The upper directory of the overlay, if there is one.
+    upper: Option<Directory>,
+    workspace: Directory,
 }
 
 impl Places {
     /// Holds the workspace, and the directory for copies, as they are now.
     pub(crate) fn hold(
-        workspace: &PathMapping,
+        mapping: &PathMapping,
+        workspace: Directory,
         layer: Option<&Path>,
         copy_to: Option<&Path>,
     ) -> io::Result<Self> {
-        let directories = layer.map(|layer| layer.join("upper")).into_iter();
-        let directories = directories.chain([workspace.host().as_path().to_owned()]);
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let roots = directories.filter_map(|path| openat(CWD, path, flags, Mode::empty()).ok());
-        let copies = match copy_to {
-            Some(path) => {
-                fs::create_dir_all(path)?;
-                Some((path.to_owned(), openat(CWD, path, flags, Mode::empty())?.into()))
-            }
-            None => None,
-        };
-        let (workspace, roots) = (workspace.clone(), roots.map(File::from).collect());
-        Ok(Self { workspace, copies, roots })
+        let upper = layer.map(|layer| own_directory(&layer.join("upper"))).transpose()?;
+        let copies = copy_to
+            .map(|path| {
+                Ok::<_, io::Error>((path.to_owned(), made_directory(path, mapping.host().as_path())?))
+            })
+            .transpose()?;
+        Ok(Self { mapping: mapping.clone(), copies, upper, workspace })
     }
 
-    /// Opens what a person named inside, or tells why not.
-    fn open(&self, named: &str, kept: &Kept) -> Result<File, String> {
+    /// Searches the workspace for what the run must not read. Done before the run, which may give it other names.
+    pub(crate) fn unreadable(&self, denied: GlobSet, hidden: impl Iterator<Item = PathBuf>) -> Unreadable {
+        let mut files = HiddenFiles::default();
+        let mut paths = Vec::new();
+        for path in hidden.filter_map(|path| real_path(&path)) {
+            files.add_path(&path);
+            paths.push(path);
+        }
+        files.search(&self.workspace, &|path| denied.is_match(path), MAX_SEARCHED);
+        Unreadable { denied, hidden: paths, files }
+    }
+
+    /// Opens a file that the agent named, or tells why not.
+    fn open(&self, named: &str, unreadable: &Unreadable) -> Result<File, String> {
         if named.chars().any(char::is_control) {
             return Err("it is no name of a file".into());
         }
         let rest = self.below(Path::new(named))?;
-        let host = self.workspace.host().as_path().join(&rest);
-        let denied = rest.ancestors().any(|path| kept.denied.is_match(path));
-        if denied || kept.hidden.iter().any(|hidden| host.starts_with(hidden)) {
-            return Err("the run may not read it".into());
+        let host = self.mapping.host().as_path().join(&rest);
+        let denied = rest.ancestors().any(|path| unreadable.denied.is_match(path));
+        if denied || unreadable.hidden.iter().any(|hidden| host.starts_with(hidden)) {
+            return Err(NOT_READABLE.into());
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let mut found = Err(Errno::NOENT);
-        for root in &self.roots {
-            found = openat2(root.as_fd(), &rest, flags, Mode::empty(), beneath);
-            if !matches!(found, Err(Errno::NOENT)) {
+        if unreadable.files.is_incomplete() {
+            return Err("the workspace has too many files to tell whether the run may read it".into());
+        }
+        let mut found = Err(io::Error::from(Errno::NOENT));
+        for root in self.upper.iter().chain([&self.workspace]) {
+            found = open_readable(root, &rest, &unreadable.files);
+            if !found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
                 break;
             }
         }
-        let file = File::from(found.map_err(reason)?);
-        let data = file.metadata().map_err(|error| error.to_string())?;
-        match data.is_file() {
-            false => Err("it is not a file".into()),
-            true if data.len() > LARGEST => Err(format!("it is larger than {} MiB", LARGEST >> 20)),
-            true => Ok(file),
+        let (file, length) = found.map_err(|error| reason(&error))?;
+        match length > LARGEST {
+            true => Err(format!("it is larger than {} MiB", LARGEST >> 20)),
+            false => Ok(file),
         }
     }
 
@@ -96,7 +114,7 @@ impl Places {
         let inside = match named.is_absolute() {
             true => {
                 let guest = GuestPath::new(named).map_err(|_| outside())?;
-                let workspace = self.workspace.guest().as_path();
+                let workspace = self.mapping.guest().as_path();
                 guest.as_path().strip_prefix(workspace).map_err(|_| outside())?.to_owned()
             }
             false => named.to_owned(),
@@ -106,31 +124,95 @@ impl Places {
     }
 }
 
-fn reason(error: Errno) -> String {
-    match error {
-        Errno::LOOP => "it is behind a link".into(),
-        Errno::XDEV => "it is outside of the workspace".into(),
-        Errno::NOENT | Errno::NOTDIR => "it is not there".into(),
-        Errno::NXIO => "it is not a file".into(),
-        other => io::Error::from(other).to_string(),
+/// Opens a file and tells its length, unless it, or a directory that it is in, is hidden. Each part of the path is opened by
+/// itself, so that what is checked is what is read.
+fn open_readable(root: &Directory, path: &Path, hidden: &HiddenFiles) -> io::Result<(File, u64)> {
+    let mut parts = path.components().filter(|part| matches!(part, Component::Normal(_))).peekable();
+    let mut directory = root.directory(Path::new(""))?;
+    while let Some(part) = parts.next() {
+        if hidden.contains(directory.id()) {
+            break;
+        }
+        let name = Path::new(part.as_os_str());
+        if parts.peek().is_some() {
+            directory = directory.directory(name)?;
+            continue;
+        }
+        let file = directory.file(name)?;
+        let data = Metadata::of(&file)?;
+        if hidden.contains(data.id()) {
+            break;
+        }
+        return Ok((file, data.length()));
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_READABLE))
+}
+
+const NOT_READABLE: &str = "the run may not read it";
+
+fn reason(error: &io::Error) -> String {
+    let is = |code: Errno| error.raw_os_error() == Some(code.raw_os_error());
+    match error.kind() {
+        _ if is(Errno::LOOP) => "it is behind a link".into(),
+        _ if is(Errno::XDEV) => "it is outside of the workspace".into(),
+        _ if is(Errno::NXIO) => "it is not a file".into(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "it is not there".into(),
+        _ => error.to_string(),
     }
 }
 
+/// Opens a directory of the state directory, whose path may be a link.
+fn own_directory(path: &Path) -> io::Result<Directory> {
+    let real = real_path(path).ok_or(io::ErrorKind::NotFound)?;
+    Directory::open(&real).map_err(io::Error::other)
+}
+
+/// Opens the user's directory for copies, and makes it if it is missing. From where its path enters the workspace, no link is
+/// followed: an earlier run may have made it.
+fn made_directory(path: &Path, workspace: &Path) -> io::Result<Directory> {
+    let mut above: Vec<&Path> = path.ancestors().collect();
+    above.reverse();
+    let inside = above
+        .into_iter()
+        .find_map(|part| Some((part, real_path(part)?)).filter(|(_, real)| real.starts_with(workspace)));
+    let Some((part, real)) = inside else {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the user named this directory, and no run writes there"
+        )]
+        std::fs::create_dir_all(path)?;
+        return own_directory(path);
+    };
+    let mut directory = Directory::open(&real).map_err(io::Error::other)?;
+    for part in path.strip_prefix(part).map_err(io::Error::other)?.components() {
+        let Component::Normal(name) = part else { return Err(io::ErrorKind::InvalidInput.into()) };
+        match directory.create_directory(Path::new(name), 0o755) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => directory = directory.directory(Path::new(name))?,
+        }
+    }
+    Ok(directory)
+}
+
+fn real_path(path: &Path) -> Option<PathBuf> {
+    #[expect(clippy::disallowed_methods, reason = "a path of the user's settings, looked up before the run")]
+    std::fs::canonicalize(path).ok()
+}
+
 /// The text without its tags, and what they named. What cannot be attached is told at the end of the text. What must not be
-/// read is asked for only if something was named.
-pub(crate) fn collect(text: &str, places: &Places, kept: impl FnOnce() -> Kept) -> (String, Vec<Attachment>) {
+/// read stays behind.
+pub(crate) fn collect(text: &str, places: &Places, unreadable: &Unreadable) -> (String, Vec<Attachment>) {
     let (mut plain, names) = tags(text);
     if names.is_empty() {
         return (plain, Vec::new());
     }
-    let kept = kept();
     let (mut attached, mut missing): (Vec<Attachment>, Vec<String>) = (Vec::new(), Vec::new());
     for name in names {
         if attached.iter().any(|known| known.path == Path::new(&name)) {
             continue;
         }
         let tried = match attached.len() < MOST {
-            true => places.open(&name, &kept).and_then(|file| attach(&name, file, places)),
+            true => places.open(&name, unreadable).and_then(|file| attach(&name, file, places)),
             false => Err(format!("no more than {MOST} files are attached")),
         };
         match tried {
@@ -189,17 +271,16 @@ fn attach(name: &str, file: File, places: &Places) -> Result<Attachment, String>
     Ok(Attachment { path, size, media_type, sha256, copy: copy.map(|(path, _)| path) })
 }
 
-/// A file of this name in a directory of the person's; one that is there is not replaced.
-fn new_file((path, directory): &(PathBuf, File), named: &Path) -> io::Result<(PathBuf, File)> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+/// Creates a file of this name in the directory for copies. One that exists is not replaced.
+fn new_file((path, directory): &(PathBuf, Directory), named: &Path) -> io::Result<(PathBuf, File)> {
     let stem = named.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let ending = named.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
     for count in 0..1000 {
         let number = if count == 0 { String::new() } else { format!("-{count}") };
         let name = format!("{stem}{number}{ending}");
-        match openat(directory, &name, flags, Mode::from_raw_mode(0o644)) {
-            Err(Errno::EXIST) => {}
-            made => return Ok((path.join(name), made?.into())),
+        match directory.create_file(Path::new(&name), 0o644) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((path.join(name), made?)),
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
@@ -213,18 +294,20 @@ mod tests {
     use std::path::Path;
 
     use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
+    use ringfence_workspace::Directory;
 
-    use super::{Kept, Places, collect, tags};
+    use super::{Places, Unreadable, collect, tags};
 
     fn places(directory: &Path, copy_to: Option<&Path>) -> Places {
         let mapping = PathMapping::new(PathMappingMode::Mapped, HostPath::new(directory).unwrap());
-        Places::hold(&mapping, None, copy_to).unwrap()
+        Places::hold(&mapping, Directory::open(directory).unwrap(), None, copy_to).unwrap()
     }
 
-    fn kept(directory: &Path) -> Kept {
+    fn unreadable(directory: &Path, places: &Places) -> Unreadable {
         let mut globs = globset::GlobSetBuilder::new();
         globs.add(globset::Glob::new("**/.env").unwrap());
-        Kept { denied: globs.build().unwrap(), hidden: vec![directory.join("hidden")] }
+        globs.add(globset::Glob::new("secrets/**").unwrap());
+        places.unreadable(globs.build().unwrap(), [directory.join("hidden")].into_iter())
     }
 
     #[test]
@@ -243,8 +326,8 @@ mod tests {
         std::fs::write(directory.path().join("out/a.png"), "abc").unwrap();
         for _ in 0..2 {
             let text = "Done. [send_file: /workspace/out/a.png] [send_file: /workspace/out/a.png]";
-            let (text, attached) =
-                collect(text, &places(directory.path(), Some(out.path())), || kept(directory.path()));
+            let places = places(directory.path(), Some(out.path()));
+            let (text, attached) = collect(text, &places, &unreadable(directory.path(), &places));
             assert_eq!((text.as_str(), attached.len()), ("Done.", 1));
             assert_eq!((attached[0].size, attached[0].media_type.as_str()), (3, "image/png"));
             assert!(attached[0].sha256.starts_with("ba7816bf"), "{}", attached[0].sha256);
@@ -292,12 +375,59 @@ mod tests {
             "~/.ssh/id_rsa",
             ".",
         ] {
-            let (text, attached) =
-                collect(&format!("Hi [send_file: {name}]"), &places(directory.path(), None), || {
-                    kept(directory.path())
-                });
+            let places = places(directory.path(), None);
+            let unreadable = unreadable(directory.path(), &places);
+            let (text, attached) = collect(&format!("Hi [send_file: {name}]"), &places, &unreadable);
             assert!(attached.is_empty(), "{name}");
             assert!(text.starts_with("Hi\n\n[Warning: Some files could not be found"), "{text}");
         }
+    }
+
+    /// The run gives what it may not read other names: by links before it, by moving directories during it.
+    #[test]
+    fn other_names_of_unreadable_files_are_not_attached() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for name in ["secrets", "secrets/inner", "hidden", "open"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        for name in [".env", "secrets/key", "secrets/inner/key", "hidden/x", "open/x"] {
+            std::fs::write(at(name), "secret").unwrap();
+        }
+        std::fs::hard_link(at(".env"), at("plain.txt")).unwrap();
+        std::fs::hard_link(at("secrets/inner/key"), at("open/alias")).unwrap();
+        let places = places(directory.path(), None);
+        let unreadable = unreadable(directory.path(), &places);
+        std::fs::rename(at("secrets"), at("pub")).unwrap();
+        std::fs::rename(at("hidden"), at("shown")).unwrap();
+        std::fs::write(at("pub/new"), "made by the run").unwrap();
+        for name in ["plain.txt", "open/alias", "pub/key", "pub/inner/key", "shown/x"] {
+            let (text, attached) = collect(&format!("[send_file: {name}]"), &places, &unreadable);
+            assert!(attached.is_empty() && text.contains("the run may not read it"), "{name}: {text}");
+        }
+        for name in ["open/x", "pub/new"] {
+            let (text, attached) = collect(&format!("[send_file: {name}]"), &places, &unreadable);
+            assert_eq!(attached.len(), 1, "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn copies_do_not_leave_the_workspace_through_a_link_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), "abc").unwrap();
+        symlink(outside.path(), directory.path().join("out")).unwrap();
+        let mapping = PathMapping::new(PathMappingMode::Mapped, HostPath::new(directory.path()).unwrap());
+        let hold = |path: &str| {
+            let workspace = Directory::open(directory.path()).unwrap();
+            Places::hold(&mapping, workspace, None, Some(&directory.path().join(path)))
+        };
+        for path in ["out", "out/deeper", "real/../out"] {
+            assert!(hold(path).is_err(), "{path}");
+        }
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+        let places = hold("real/deeper").unwrap();
+        let (_, attached) = collect("[send_file: a]", &places, &unreadable(directory.path(), &places));
+        assert_eq!(std::fs::read_to_string(attached[0].copy.as_ref().unwrap()).unwrap(), "abc");
     }
 }

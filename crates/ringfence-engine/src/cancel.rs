@@ -11,6 +11,8 @@ pub struct Cancel(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     wish: Option<Stop>,
+    /// How often it was requested.
+    requests: u32,
     stopper: Option<Arc<dyn Stopper>>,
 }
 
@@ -20,6 +22,7 @@ impl Cancel {
         let stopper = {
             let mut state = self.lock();
             state.wish = Some(how);
+            state.requests = state.requests.saturating_add(1);
             state.stopper.clone()
         };
         if let Some(stopper) = stopper {
@@ -30,6 +33,11 @@ impl Cancel {
     /// Whether somebody wished for the end.
     pub fn requested(&self) -> bool {
         self.lock().wish.is_some()
+    }
+
+    /// How often the end was requested.
+    pub(crate) fn requests(&self) -> u32 {
+        self.lock().requests
     }
 
     /// From now on wishes go to this run.

@@ -1,4 +1,5 @@
 //! The time, and names made from it.
+#![expect(clippy::disallowed_methods, reason = "the user names the file, in builds for tests alone")]
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
 use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Sandbox, Staged, Stop, Terminal};
@@ -12,7 +12,7 @@ use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
 use ringfence_core::mode::Mode;
-use ringfence_core::paths::{BadPath, GUEST_HOME, HostPath, PathMapping};
+use ringfence_core::paths::{BadPath, DirectoryId, GUEST_HOME, HostPath, PathMapping};
 use ringfence_core::plan::{GuestFile, Plan, Refusal, Request, Stdin, resolve};
 use ringfence_core::policy::{
     BadHostRule, Credentials, GitAccess, NetworkMode, Policy, Reach, WorkspaceAccess,
@@ -21,13 +21,14 @@ use ringfence_core::record::{RECORD_SCHEMA, Record};
 use ringfence_core::units::Seconds;
 use ringfence_egress::{Broker, Meter, Session};
 use ringfence_store::runs::{LogLine, OpenRun, Progress, Runs, RunsError};
+use ringfence_workspace::{Directory, DirectoryError};
 
-use crate::attachments::{self, Kept, Places};
+use crate::attachments::{self, Places, Unreadable};
 use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
 use crate::git::ImportedRefs;
-use crate::layer::Layer;
+use crate::layer::{Layer, LayerError};
 use crate::logins::{self, Copies};
 use crate::loopback::{self, Local};
 use crate::outside::{self, Outside, OutsideError};
@@ -49,6 +50,8 @@ pub struct Job<'a> {
     pub policy_name: String,
     /// The workspace outside and inside.
     pub workspace: PathMapping,
+    /// The workspace's directory when the work was accepted.
+    pub workspace_id: DirectoryId,
     /// Whether what is written there goes to a layer of its own.
     pub layer: bool,
     /// The variables of the host.
@@ -118,6 +121,11 @@ impl Work<'_> {
         }
     }
 
+    /// Whether its last word may name files to attach.
+    fn names_files(&self) -> bool {
+        matches!(self, Work::Agent { .. })
+    }
+
     fn session(&self) -> Option<&SessionId> {
         match self {
             Work::Agent { session, .. } => session.as_ref(),
@@ -167,6 +175,9 @@ pub enum RunError {
     /// There is no directory for private git directories.
     #[error("failed to make a place for private git directories")]
     Git(#[source] io::Error),
+    /// The workspace is not the directory that was accepted.
+    #[error(transparent)]
+    Workspace(#[from] DirectoryError),
     /// The clock makes no name.
     #[error("the run has no name")]
     Name(#[from] BadName),
@@ -196,6 +207,7 @@ impl RunError {
             RunError::Outside(_) => {
                 Some("log in again, or choose other credentials (`credentials` of the policy)".into())
             }
+            RunError::Workspace(error) => error.remedy().map(str::to_owned),
             RunError::Invocation(_)
             | RunError::Host(_)
             | RunError::Layer(_)
@@ -214,6 +226,7 @@ pub fn run(
     cancel: &Cancel,
 ) -> Result<RunResult, RunError> {
     let started = Instant::now();
+    let workspace = Directory::open_known(job.workspace.host().as_path(), job.workspace_id)?;
     let run = job.run.clone().map_or_else(clock::new_run_id, Ok)?;
     let Planned { plan, redactor, mut notices, session } = plan(job, backend, runs, &run)?;
     let mut open = runs.open(&run)?;
@@ -225,8 +238,9 @@ pub fn run(
         open.make_layer()?;
     }
     let layer = plan.request.layer.as_ref().map(HostPath::as_path);
-    let places = Places::hold(&job.workspace, layer, job.attachments.as_deref());
+    let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref());
     let places = places.map_err(RunError::Attachments)?;
+    let unreadable = job.work.names_files().then(|| unreadable(job, &places));
     // It is built while the record is being written.
     let staged = backend.stage(&plan);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
@@ -252,12 +266,13 @@ pub fn run(
     };
     // What was sandboxed goes while its end is being written down; a layer is read when nobody holds it any more.
     let remains = remains.filter(|_| !job.layer);
-    let layer = plan.request.layer.as_ref().map(|layer| layer.as_path().to_owned());
-    let noted = layer
-        .map(|layer| Layer::open(&layer, job.workspace.host().as_path(), &runs.record_file(&run))?.note());
-    if let Some(Err(error)) = noted {
-        let _ =
-            watchers.tell(Event::Notice { message: format!("the layer cannot be read: {}", causes(&error)) });
+    if let Some(layer) = plan.request.layer.as_ref().map(HostPath::as_path) {
+        let left = plan.request.policy.limits.timeout_seconds.duration().saturating_sub(started.elapsed());
+        let noted = note_layer(job, layer, &runs.record_file(&run), left, cancel);
+        let failed = |error: LayerError| Some(format!("the layer cannot be read: {}", causes(&error)));
+        if let Some(message) = noted.unwrap_or_else(failed) {
+            let _ = watchers.tell(Event::Notice { message });
+        }
     }
     let imported = match plan.request.git.is_some() && !job.layer {
         true => git::import(runs, &run, search_path(job), job.workspace.host().as_path()),
@@ -273,7 +288,10 @@ pub fn run(
     }
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
     (result.git_refs, result.executed_later) = (imported.refs, executed_later);
-    (result.text, result.attachments) = attachments::collect(&result.text, &places, || unreadable(job));
+    (result.text, result.attachments) = match unreadable {
+        Some(unreadable) => attachments::collect(&result.text, &places, &unreadable),
+        None => (result.text, Vec::new()),
+    };
     // The run is over, whatever the disk and the reader say.
     let _ = watchers.tell(Event::Result(result.clone()));
     if let Err(error) = open.end(&result) {
@@ -297,15 +315,33 @@ fn search_path<'a>(job: &'a Job<'_>) -> &'a str {
     job.host_env.get("PATH").map(String::as_str).unwrap_or_default()
 }
 
-/// What a run must not read.
-fn unreadable(job: &Job<'_>) -> Kept {
+/// How long the overlay may be looked at after the run, beyond what is left of the run's time.
+const POST_RUN_GRACE: Duration = Duration::from_secs(10);
+/// However much is left of the run's time, the overlay is not looked at for longer.
+const POST_RUN_LONGEST: Duration = Duration::from_secs(60);
+
+/// Notes what lies below the files that the run has changed. A request to end that comes meanwhile ends it.
+fn note_layer(
+    job: &Job<'_>,
+    layer: &Path,
+    marker: &Path,
+    left: Duration,
+    cancel: &Cancel,
+) -> Result<Option<String>, LayerError> {
+    let deadline = Instant::now() + left.min(POST_RUN_LONGEST) + POST_RUN_GRACE;
+    let requests = cancel.requests();
+    let layer = Layer::open(layer, job.workspace.host().as_path(), job.workspace_id, marker)?;
+    layer.note(deadline, &|| cancel.requests() > requests)
+}
+
+/// What a run must not read, as it is before the run.
+fn unreadable(job: &Job<'_>, places: &Places) -> Unreadable {
     let Outside { home, state, .. } = &job.outside;
     let hidden = job.policy.files.secret_paths(home).chain([state.clone()]);
-    let hidden = hidden.filter_map(|path| path.canonicalize().ok()).collect();
     // Globs that cannot be read were refused with the policy. Should one come here, nothing is attached.
     match job.policy.files.denied() {
-        Ok(denied) => Kept { denied, hidden },
-        Err(_) => Kept { hidden: vec![PathBuf::from("/")], ..Kept::default() },
+        Ok(denied) => places.unreadable(denied, hidden),
+        Err(_) => Unreadable::everything(),
     }
 }
 
@@ -367,6 +403,7 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         argv: line.argv,
         env: passed.env,
         workspace: job.workspace.clone(),
+        workspace_id: job.workspace_id,
         layer: job.layer.then(|| HostPath::new(runs.layer(run))).transpose()?,
         git: private_git(job, mode).then(|| HostPath::new(runs.git(run))).transpose()?,
         governing: job.governing.clone(),
@@ -407,6 +444,7 @@ fn no_login(
         return None;
     }
     // Without a boundary it finds its own login.
+    #[expect(clippy::disallowed_methods, reason = "a login is in the user's home, which no run writes")]
     let there = |path: &&str| job.outside.sources(&job.host_env).place(path).exists();
     if job.policy.files.reach == Reach::Host && login.paths.iter().any(there) {
         return None;
@@ -494,6 +532,7 @@ fn record(
         mechanisms: plan.mechanisms.clone(),
         versions,
         workspace: request.workspace.clone(),
+        workspace_id: request.workspace_id,
         layer: request.layer.is_some(),
         argv: request.argv.iter().map(|word| redactor.clean(word.clone())).collect(),
         env_names: request.env.keys().cloned().collect(),
@@ -588,6 +627,8 @@ struct Running {
     sandbox: Box<dyn Sandbox>,
     _broker: Option<Broker>,
     meter: Option<Arc<Meter>>,
+    /// Whether the broker reads the requests to the model.
+    reads_model: bool,
 }
 
 /// Starts the program, and lets it out as far as it may go.
@@ -598,13 +639,15 @@ fn start(
     audit: &Path,
 ) -> Result<Running, Box<End>> {
     let mut sandbox = staged.and_then(Staged::start).map_err(|error| Box::new(not_launched(job, &error)))?;
-    let Some(session) = session else { return Ok(Running { sandbox, _broker: None, meter: None }) };
-    let meter = Arc::clone(session.meter());
+    let Some(session) = session else {
+        return Ok(Running { sandbox, _broker: None, meter: None, reads_model: false });
+    };
+    let (meter, reads_model) = (Arc::clone(session.meter()), session.reads_model());
     let stopper = sandbox.stopper();
     meter.on_over(move || stopper.stop(Stop::Kill));
     let broker =
         open_broker(sandbox.doors(), session, audit).map_err(|failure| Box::new(End::stopped(failure)))?;
-    Ok(Running { sandbox, _broker: Some(broker), meter: Some(meter) })
+    Ok(Running { sandbox, _broker: Some(broker), meter: Some(meter), reads_model })
 }
 
 /// The broker at the doors of a sandbox. A sandbox without the door that it was to have is not left to itself.
@@ -635,7 +678,7 @@ fn attempt(
     watchers: &mut Watchers<'_>,
     cancel: &Cancel,
 ) -> (End, Option<Box<dyn Sandbox>>) {
-    let Running { mut sandbox, _broker, meter } = running;
+    let Running { mut sandbox, _broker, meter, reads_model } = running;
     cancel.arm(&sandbox.stopper());
     if let Err(error) = watchers.observer.started() {
         return (End::stopped(unread(&error)), None);
@@ -673,12 +716,28 @@ fn attempt(
         exit_code = stopped_code(&failure);
         outcome.failure = Some(failure);
     }
+    if reads_model && meter.as_ref().is_some_and(|meter| !meter.saw_limit()) {
+        outcome.failure = outcome.failure.map(doubted);
+    }
     if let Some(meter) = meter.filter(|meter| meter.is_over()) {
         let failure = over_budget(&meter);
         exit_code = stopped_code(&failure);
         outcome.failure = Some(failure);
     }
     (End { outcome, exit_code, leftovers: watched.exit.leftovers, survivors, metered }, Some(sandbox))
+}
+
+/// A failure of which the broker has seen every answer of the model, and none that speaks of a limit. Any program of the run
+/// can print what looks like one, so it does not stop the task without costing an attempt.
+fn doubted(failure: Failure) -> Failure {
+    if failure.class != FailureClass::Quota {
+        return failure;
+    }
+    let message = format!(
+        "the agent CLI reports a limit, but no answer of the model's server did: {}",
+        failure.message
+    );
+    Failure { retry_after_seconds: None, ..Failure { message, class: FailureClass::AgentError, ..failure } }
 }
 
 /// The code of a run that the engine ended.

@@ -1,7 +1,8 @@
 //! Runs against the fake: every way in which a run can end, without a process.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_backends::fake::{Act, Fake};
@@ -10,12 +11,13 @@ use ringfence_core::capability::{Capabilities, Promise};
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
-use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
+use ringfence_core::paths::{DirectoryId, HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::Stdin;
 use ringfence_core::policy::{NetworkMode, Policy, Preset};
 use ringfence_core::units::{MemorySize, Seconds};
 use ringfence_engine::{Cancel, Job, Observer, RunError, Work, run};
 use ringfence_store::runs::{Progress, Runs};
+use ringfence_workspace::Directory;
 
 struct Seen(Vec<Event>);
 
@@ -33,12 +35,19 @@ struct Scene {
     state: tempfile::TempDir,
     policy: Policy,
     cancel: Cancel,
+    workspace: PathBuf,
+    workspace_id: DirectoryId,
 }
 
 impl Scene {
     fn new() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let workspace = state.path().canonicalize().unwrap().join("workspace");
+        std::fs::create_dir(&workspace).unwrap();
         Self {
-            state: tempfile::tempdir().unwrap(),
+            workspace_id: Directory::open(&workspace).unwrap().id(),
+            workspace,
+            state,
             policy: Preset::Locked.policy(),
             cancel: Cancel::default(),
         }
@@ -71,7 +80,8 @@ impl Scene {
             agent: "coder".into(),
             policy: self.policy.clone(),
             policy_name: "locked".into(),
-            workspace: PathMapping::new(PathMappingMode::Mapped, HostPath::new("/w").unwrap()),
+            workspace: PathMapping::new(PathMappingMode::Mapped, HostPath::new(&self.workspace).unwrap()),
+            workspace_id: self.workspace_id,
             host_env: BTreeMap::from([("OPENAI_API_KEY".into(), "sk-secret-secret".into())]),
             given_env: BTreeMap::new(),
             patience: Seconds::new(1).unwrap(),
@@ -239,4 +249,24 @@ fn a_cancelled_run_ends_and_is_called_cancelled() {
     let (result, _) = scene.play(vec![print(STARTED), Act::Hang]);
     assert_eq!((result.status, result.exit_code), (RunStatus::Cancelled, 130));
     assert_eq!(class(&result), FailureClass::Cancelled);
+}
+
+#[test]
+fn a_workspace_that_was_replaced_refuses_the_run() {
+    let scene = Scene::new();
+    std::fs::rename(&scene.workspace, scene.workspace.with_extension("old")).unwrap();
+    for replace in [
+        |path: &Path| std::fs::create_dir(path).unwrap(),
+        |path: &Path| {
+            std::fs::remove_dir(path).unwrap();
+            std::os::unix::fs::symlink(path.with_extension("old"), path).unwrap();
+        },
+    ] {
+        replace(&scene.workspace);
+        let fake = Fake::new(Mode::Docker, scene.keeps_all(), Vec::new());
+        let refused = scene.run_on(&fake).unwrap_err();
+        assert_eq!(refused.failure().class, FailureClass::Refused);
+        assert!(refused.failure().remedy.unwrap().contains("put the directory back"), "{refused}");
+        assert!(Runs::new(scene.state.path()).list().unwrap().is_empty(), "nothing was begun");
+    }
 }

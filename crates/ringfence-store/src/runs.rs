@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use ringfence_core::event::{Event, RunResult, RunStatus};
 use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
+use ringfence_workspace::{Directory, remove_tree};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -162,6 +163,14 @@ impl Runs {
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
+    /// Removes all that a run has left, however deep and inaccessible it is.
+    pub fn remove(&self, run: &RunId) -> Result<(), RunsError> {
+        if self.git(run).exists() {
+            remove_directory(&self.git(run))?;
+        }
+        remove_directory(&self.directory(run))
+    }
+
     /// The ids of all runs, the newest first.
     pub fn list(&self) -> Result<Vec<RunId>, RunsError> {
         let entries = match fs::read_dir(&self.root) {
@@ -278,9 +287,21 @@ impl OpenRun {
         let path = self.directory.join("result.json");
         atomic::create(&path, &json(&path, result)?)?;
         // Left-over temporary files are a nuisance, not a loss.
-        let _ = fs::remove_dir_all(self.directory.join("tmp"));
+        let _ = remove_directory(&self.directory.join("tmp"));
         Ok(())
     }
+}
+
+/// Removes a directory that a run has filled.
+fn remove_directory(path: &Path) -> Result<(), RunsError> {
+    let io = |source| RunsError::Io { path: path.to_owned(), source };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io(io::ErrorKind::InvalidInput.into()));
+    };
+    // The path to the state directory may be a link; no run writes in it.
+    let parent = fs::canonicalize(parent).map_err(io)?;
+    let parent = Directory::open(&parent).map_err(|error| io(io::Error::other(error)))?;
+    remove_tree(&parent, name).map_err(io)
 }
 
 fn json(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, RunsError> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ringfence_core::event::{RunResult, RunStatus, Usage};
 use ringfence_core::failure::FailureClass;
 use ringfence_core::ids::{RunId, TaskId};
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::task::{Incident, Life, RetryRule, Role, StateName, TaskSpec, Time};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,8 @@ pub struct NewTask {
     pub spec: TaskSpec,
     /// Tasks of the same lane are done one after another.
     pub lane: String,
+    /// The directory that it names, as it is now.
+    pub workspace: DirectoryId,
 }
 
 /// What became of a task that was added.
@@ -51,6 +54,10 @@ pub struct Task {
     pub spec: TaskSpec,
     /// Its lane.
     pub lane: String,
+    /// The directory that it works in, as it was when the task was accepted or last retried; `None` if it was added before
+    /// this was kept, and then it is not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<DirectoryId>,
     /// How far it has come.
     #[serde(flatten)]
     pub life: Life,
@@ -146,6 +153,8 @@ pub struct Change<'a> {
     pub jitter: u8,
     /// The result, if a run ended.
     pub result: Option<&'a RunResult>,
+    /// The directory that it works in from now on, where a retry has accepted one.
+    pub workspace: Option<DirectoryId>,
 }
 
 /// What came of it.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ringfence_core::event::{RunResult, RunStatus, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::task::{Incident, RetryRule, Role, State, StateName, StepError, TaskSpec};
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{
@@ -47,12 +48,15 @@ fn claim(store: &dyn Store, most: usize, now: Now) -> Vec<String> {
 }
 
 fn change(store: &dyn Store, task: &TaskId, incident: Incident, now: Now) -> Result<Task, StoreError> {
-    let changed = store.change(&Change { task, incident, rules: &rules(), jitter: 0, result: None }, now)?;
+    let changed = store
+        .change(&Change { task, incident, rules: &rules(), jitter: 0, result: None, workspace: None }, now)?;
     Ok(changed.task)
 }
 
+const WORKSPACE: DirectoryId = DirectoryId { device: 1, inode: 2 };
+
 fn task(prompt: &str, lane: &str) -> NewTask {
-    NewTask { spec: TaskSpec::new(prompt), lane: lane.to_owned() }
+    NewTask { spec: TaskSpec::new(prompt), lane: lane.to_owned(), workspace: WORKSPACE }
 }
 
 fn add(store: &dyn Store, new: NewTask) -> TaskId {
@@ -269,7 +273,14 @@ fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
         let everybody = Rules { webhook: Some("http://127.0.0.1:2/".into()), ..rules() };
         let dead = store
             .change(
-                &Change { task: &id, incident, rules: &everybody, jitter: 0, result: Some(&result) },
+                &Change {
+                    task: &id,
+                    incident,
+                    rules: &everybody,
+                    jitter: 0,
+                    result: Some(&result),
+                    workspace: None,
+                },
                 at(2),
             )
             .unwrap()
@@ -458,7 +469,14 @@ fn a_follower_gets_nothing_of_what_it_waited_for() {
         let failure = Failure::new(FailureClass::AuthRequired, "log in");
         let result = failed_result(&taken, &failure);
         let incident = Incident::Failed { fence: 1, failure };
-        let change = Change { task: &first, incident, rules: &rules(), jitter: 0, result: Some(&result) };
+        let change = Change {
+            task: &first,
+            incident,
+            rules: &rules(),
+            jitter: 0,
+            result: Some(&result),
+            workspace: None,
+        };
         let changed = store.change(&change, at(2)).unwrap();
         assert_eq!(changed.died, [first.clone(), second.clone()]);
         assert_eq!(store.task(&second).unwrap().result, None);
@@ -539,4 +557,32 @@ fn opening_a_store_twice_frees_nobodys_locks() {
     assert!(long.is_there() && long.task(&id).is_ok());
     std::fs::remove_file(Sqlite::file(dir.path())).unwrap();
     assert!(!long.is_there());
+}
+
+#[test]
+fn a_task_keeps_its_directory_until_a_retry_names_another() {
+    check(|store| {
+        let id = add(store, task("x", "l"));
+        assert_eq!(store.task(&id).unwrap().workspace, Some(WORKSPACE));
+        assert_eq!(claim(store, 1, at(1)), ["x"]);
+        let failure = Failure::new(FailureClass::Refused, "another directory");
+        change(store, &id, Incident::Failed { fence: 1, failure }, at(2)).unwrap();
+        let other = DirectoryId { device: 1, inode: u64::MAX };
+        let rules = rules();
+        let retry = |workspace| {
+            let change = Change {
+                task: &id,
+                incident: Incident::Retry,
+                rules: &rules,
+                jitter: 0,
+                result: None,
+                workspace,
+            };
+            store.change(&change, at(3))
+        };
+        assert_eq!(retry(Some(other)).unwrap().task.workspace, Some(other));
+        assert_eq!(store.task(&id).unwrap().workspace, Some(other));
+        assert!(retry(Some(WORKSPACE)).is_err(), "it waits already");
+        assert_eq!(store.task(&id).unwrap().workspace, Some(other), "what is refused changes nothing");
+    });
 }

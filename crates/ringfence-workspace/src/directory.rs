@@ -8,12 +8,24 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, statat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fgetxattr, fstat, openat2, readlinkat,
+    statat,
+};
+use rustix::io::Errno;
 
 use crate::file::{ReadError, read_bounded};
 
 /// Every lookup stays beneath the directory and follows no symbolic link.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+/// Opens a directory whose names are read.
+pub(crate) const LISTABLE: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+/// Opens a directory that is only passed through or written in. It need not be readable.
+const PASSABLE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// The longest path below a directory, in bytes, that the kernel takes in one call.
+pub const MAX_PATH_BYTES: usize = 4095;
 
 /// Why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +44,22 @@ pub enum DirectoryError {
     /// Another directory has its name now.
     #[error("{} is not the directory that it was when the work was accepted", .0.display())]
     Replaced(PathBuf),
+}
+
+impl DirectoryError {
+    /// What to do about a directory that has been replaced since work in it was accepted.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            DirectoryError::Open { .. } => None,
+            DirectoryError::Link(_) => Some(
+                "put the directory back that was there, or add the work again with the path that the link leads to",
+            ),
+            DirectoryError::Replaced(_) => Some(
+                "put the directory back that was there, or accept the one that is there now: `ringfence task retry` for a \
+                 task, `-C DIR` for `diff` and `apply`",
+            ),
+        }
+    }
 }
 
 /// A directory, held open. Names are relative to it, and no lookup leaves it or follows a symbolic link.
@@ -81,8 +109,19 @@ pub struct Entry {
 #[derive(Debug, Clone, Copy)]
 pub struct Metadata(Stat);
 
+impl From<Stat> for Metadata {
+    fn from(stat: Stat) -> Self {
+        Self(stat)
+    }
+}
+
 #[allow(clippy::unnecessary_cast, reason = "the fields differ in width between platforms")]
 impl Metadata {
+    /// Describes an open file.
+    pub fn of(file: impl AsFd) -> io::Result<Self> {
+        Ok(Self(fstat(file)?))
+    }
+
     /// What kind of file it is.
     pub fn kind(&self) -> EntryKind {
         FileType::from_raw_mode(self.0.st_mode).into()
@@ -101,6 +140,11 @@ impl Metadata {
     /// Length in bytes.
     pub fn length(&self) -> u64 {
         u64::try_from(self.0.st_size).unwrap_or(0)
+    }
+
+    /// Whether it is a character device with the number 0, by which overlayfs marks a deleted file.
+    pub fn is_whiteout(&self) -> bool {
+        FileType::from_raw_mode(self.0.st_mode) == FileType::CharacterDevice && self.0.st_rdev == 0
     }
 
     /// Permission bits.
@@ -122,14 +166,15 @@ impl Metadata {
 impl Directory {
     /// Opens a directory by its absolute path, no part of which may be a symbolic link.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let opened =
-            openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).map_err(io::Error::from);
-        let found = opened.and_then(|descriptor| Self::of(descriptor));
+        let open = |flags| openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        let opened = open(LISTABLE).or_else(|error| match error {
+            // A directory that cannot be listed can still be passed through.
+            Errno::ACCESS => open(PASSABLE),
+            other => Err(other),
+        });
+        let found = opened.map_err(io::Error::from).and_then(Self::of);
         found.map_err(|source| match source.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::LOOP.raw_os_error() => {
-                DirectoryError::Link(path.to_owned())
-            }
+            Some(code) if code == Errno::LOOP.raw_os_error() => DirectoryError::Link(path.to_owned()),
             _ => DirectoryError::Open { path: path.to_owned(), source },
         })
     }
@@ -140,7 +185,7 @@ impl Directory {
         if opened.id == id { Ok(opened) } else { Err(DirectoryError::Replaced(path.to_owned())) }
     }
 
-    fn of(descriptor: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn of(descriptor: OwnedFd) -> io::Result<Self> {
         let id = Metadata(fstat(&descriptor)?).id();
         Ok(Self { descriptor, id })
     }
@@ -152,8 +197,33 @@ impl Directory {
 
     /// Opens a directory below this one.
     pub fn directory(&self, path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        Self::of(openat2(&self.descriptor, path, flags, Mode::empty(), BENEATH)?)
+        Self::of(openat2(&self.descriptor, or_self(path), LISTABLE, Mode::empty(), BENEATH)?)
+    }
+
+    /// Opens the directory that a path below this one is in, to work on the last name of the path.
+    pub fn parent<'p>(&self, path: &'p Path) -> io::Result<(Self, &'p OsStr)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let parent = or_self(path.parent().unwrap_or(Path::new("")));
+        Ok((Self::of(openat2(&self.descriptor, parent, PASSABLE, Mode::empty(), BENEATH)?)?, name))
+    }
+
+    /// Reads the target of a symbolic link below this directory.
+    pub fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        let (parent, name) = self.parent(path)?;
+        let target = readlinkat(&parent.descriptor, name, Vec::new())?;
+        Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
+    }
+
+    /// Reads an extended attribute of this directory, if it has one of at most 256 bytes.
+    pub fn attribute(&self, name: &CStr) -> Option<Vec<u8>> {
+        let mut value = [0u8; 256];
+        let length = fgetxattr(&self.descriptor, name, &mut value).ok()?;
+        Some(value[..length].to_vec())
+    }
+
+    /// Device and inode of what a symbolic link in this directory leads to. Nothing is opened.
+    pub fn target_id(&self, name: &OsStr) -> io::Result<DirectoryId> {
+        Ok(Metadata(statat(&self.descriptor, name, AtFlags::empty())?).id())
     }
 
     /// Opens a regular file below this directory for reading. Anything else is an error, and a FIFO does not block.
@@ -183,8 +253,7 @@ impl Directory {
         match (parent, name) {
             (None, Some(name)) => Ok(Metadata(statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?)),
             (Some(parent), Some(name)) => {
-                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let parent = openat2(&self.descriptor, parent, flags, Mode::empty(), BENEATH)?;
+                let parent = openat2(&self.descriptor, parent, PASSABLE, Mode::empty(), BENEATH)?;
                 Ok(Metadata(statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?))
             }
             (_, None) => Ok(Metadata(fstat(&self.descriptor)?)),
@@ -238,7 +307,7 @@ impl Directory {
         }
         match statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Metadata(stat).kind()),
-            Err(rustix::io::Errno::NOENT) => Ok(EntryKind::Other),
+            Err(Errno::NOENT) => Ok(EntryKind::Other),
             Err(error) => Err(error.into()),
         }
     }
@@ -252,6 +321,11 @@ impl Directory {
         })?;
         Ok(entries)
     }
+}
+
+/// The empty path names the directory itself.
+fn or_self(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
 impl AsFd for Directory {

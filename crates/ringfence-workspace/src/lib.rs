@@ -5,11 +5,19 @@
 //! can be trusted. What must not be here: a function that takes an absolute path, other than [`Directory::open`].
 
 mod directory;
+mod edit;
 pub mod executed;
 mod file;
 pub mod git;
+mod hidden;
+mod remove;
+mod stubs;
 mod walk;
 
-pub use directory::{Directory, DirectoryError, Entry, EntryKind, Metadata};
+pub use directory::{Directory, DirectoryError, Entry, EntryKind, MAX_PATH_BYTES, Metadata};
+pub use edit::Existing;
 pub use file::{ReadError, read_bounded};
+pub use hidden::HiddenFiles;
+pub use remove::remove_tree;
+pub use stubs::{StubContent, StubList};
 pub use walk::{Bounds, Next, Unvisited, Visit, walk};

@@ -20,11 +20,15 @@ use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{Listener, Rules, SystemConfig};
+use ringfence_workspace::{Directory, ReadError, read_bounded};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
 use crate::report::{advise, unstored};
+use crate::workspace;
 
 /// The name of the settings file in its directory.
 const SETTINGS: &str = "settings.json";
@@ -126,7 +130,7 @@ impl Installation {
         }
         let own = layers.resolve()?;
         for file in self.project_settings(workspace) {
-            let Some(document) = read_document(&file, &keys)? else { continue };
+            let Some(document) = read_project_document(&file, &keys)? else { continue };
             let layer = Layer { source: Source::Project, document };
             if self.trusts(&own, &file) {
                 layers.push_trusted(layer);
@@ -368,17 +372,38 @@ const LONGEST_TEXT: u64 = 4 << 20;
 /// A text file whole, if it is there. A device or a pipe is none.
 pub(crate) fn read_text(file: &Path) -> anyhow::Result<Option<String>> {
     let broken = || format!("{} cannot be read", file.display());
-    let data = match fs::metadata(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.with_context(broken)?,
+    // What is not a regular file must not block the opening.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = match rustix::fs::open(file, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::NXIO) => bail!("{} is not a file", file.display()),
+        other => fs::File::from(other.map_err(io::Error::from).with_context(broken)?),
     };
-    if !data.is_file() {
+    if !opened.metadata().with_context(broken)?.is_file() {
         bail!("{} is not a file", file.display());
     }
-    if data.len() > LONGEST_TEXT {
-        bail!("{} is longer than 4 MiB", file.display());
+    match read_bounded(opened, LONGEST_TEXT) {
+        Err(ReadError::TooLong { .. }) => bail!("{} is longer than 4 MiB", file.display()),
+        other => Ok(Some(String::from_utf8(other.with_context(broken)?).with_context(broken)?)),
     }
-    fs::read_to_string(file).map(Some).with_context(broken)
+}
+
+/// The settings of a project. An agent may have written there, so no link is followed on the way to them.
+fn read_project_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
+    let Some(project) = file.parent().and_then(Path::parent) else { return Ok(None) };
+    let project = Directory::open(project).map_err(workspace::refused)?;
+    let text = match project.read_text(&Path::new(DIRECTORY).join(SETTINGS), LONGEST_TEXT) {
+        Ok(text) => text,
+        Err(error) if error.is_missing() => return Ok(None),
+        Err(ReadError::Io(error)) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            return Err(advise(
+                anyhow!("{} is a symbolic link, or in one", file.display()),
+                "put the settings of the project there as a file",
+            ));
+        }
+        Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
+    };
+    Ok(Some(Document::parse(&text, &file.display().to_string(), keys)?))
 }
 
 fn read_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {

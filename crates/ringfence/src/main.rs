@@ -13,6 +13,7 @@ mod report;
 mod signals;
 mod terminal;
 mod typing;
+mod workspace;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -11,7 +11,8 @@ use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
-use ringfence_linux::{Base, Groups, Placeholder, StandIns};
+use ringfence_linux::{Base, Groups, Placeholder, StandIn, StandIns};
+use ringfence_workspace::{Directory, StubList};
 
 use super::boundary::{self, Boundary};
 use super::limits::Offer;
@@ -191,12 +192,21 @@ impl Backend for Native {
     }
 }
 
-/// Makes the directories above stand-ins in a layer, as they are below it.
+/// Writes down which stub files the overlay gets, and makes the directories above them, as they are below it.
 fn make_ways(layer: &Path, below: &Path, placed: &[Placeholder]) -> io::Result<()> {
     let upper = layer.join("upper");
     let as_below =
         |part: &Path| fs::set_permissions(upper.join(part), fs::metadata(below.join(part))?.permissions());
     as_below(Path::new(""))?;
+    let stub = |placed: &Placeholder| {
+        let content = match &placed.kind {
+            StandIn::Directory => None,
+            StandIn::File(text) => Some(text.clone()),
+        };
+        Some((placed.path.strip_prefix(&upper).ok()?.to_owned(), content))
+    };
+    let overlay = Directory::open(&fs::canonicalize(layer)?).map_err(io::Error::other)?;
+    StubList::new(placed.iter().filter_map(stub)).write(&overlay)?;
     for placeholder in placed {
         let Ok(path) = placeholder.path.strip_prefix(&upper) else { continue };
         let mut way: Vec<&Path> = path.ancestors().skip(1).collect();

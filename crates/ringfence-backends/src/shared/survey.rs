@@ -68,7 +68,8 @@ pub(crate) fn look(
 ) -> Result<Survey, LaunchError> {
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
-    let tree = Directory::open(workspace).map_err(|error| refused(error.to_string()))?;
+    let tree =
+        Directory::open_known(workspace, request.workspace_id).map_err(|error| refused(error.to_string()))?;
     let mut survey = Survey {
         hidden: hidden.iter().cloned().collect(),
         identity: (tree.id().device, tree.id().inode),

@@ -160,6 +160,18 @@ pub const KEYS: &[Key] = &[
         Some("900"),
         "how long it waits for a provider's limit whose reset nobody told",
     ),
+    key(
+        "queue.max_quota_waits",
+        Kind::Whole(1, 1000),
+        Some("50"),
+        "number of waits for a provider's limit after which a task is a dead letter",
+    ),
+    key(
+        "queue.max_quota_wait_seconds",
+        Kind::Seconds,
+        Some("691200"),
+        "longest time that a task waits for a provider's limit, all waits together",
+    ),
     key("queue.max_retries", Kind::Whole(0, 100), Some("3"), "how often a person may ask for a task again"),
     key("queue.webhook", Kind::Url, None, "who is told of the end of every task").env(&["RINGFENCE_WEBHOOK"]),
     key(

@@ -60,6 +60,10 @@ pub struct QueueSettings {
     pub retry_max_seconds: Seconds,
     /// How long it waits for a limit whose reset nobody told.
     pub quota_wait_seconds: Seconds,
+    /// Number of waits for a provider's limit after which a task is a dead letter.
+    pub max_quota_waits: u32,
+    /// Longest time that a task waits for a provider's limit, all waits together.
+    pub max_quota_wait_seconds: Seconds,
     /// How often a person may ask for it again.
     pub max_retries: u32,
     /// Who is told of every end.
@@ -85,6 +89,8 @@ impl SandboxSettings {
             first_wait: queue.retry_seconds.duration(),
             longest_wait: queue.retry_max_seconds.duration(),
             quota_wait: queue.quota_wait_seconds.duration(),
+            max_blocks: queue.max_quota_waits,
+            max_blocked: queue.max_quota_wait_seconds.duration(),
             ..RetryRule::DEFAULT
         }
     }

@@ -6,7 +6,7 @@
 //!     ▲  ▲               │ │ handed back, or its runner vanished
 //!     │  └───────────────┼─┘
 //!     │ backoff          │ failed
-//!     │                  ├─▶ blocked ──(reset time)──▶ queued      quota
+//!     │                  ├─▶ blocked ──(reset time)──▶ queued      quota, so often and so long, no more
 //!     └──────────────────┤
 //!                        └─▶ failed ──▶ dead                       terminal, or tried often enough
 //!   queued ─▶ failed: what it waits for will never be done
@@ -44,6 +44,9 @@ pub struct Life {
     /// How often a provider's limit stopped it since somebody last asked for it.
     #[serde(default)]
     pub blocks: u32,
+    /// How long it has waited for such limits in that time, in seconds.
+    #[serde(default)]
+    pub blocked_seconds: u64,
     /// The number of the newest lease.
     pub fence: u64,
     /// The failures so far, the newest last; of very many the last ones.
@@ -213,6 +216,8 @@ pub struct RetryRule {
     pub max_retries: u32,
     /// How often a provider's limit may stop it.
     pub max_blocks: u32,
+    /// How long it waits for such limits in all. What the agent CLI claims of the reset is cut to what is left of it.
+    pub max_blocked: Duration,
     /// The wait after the first failure; doubles each time.
     pub first_wait: Duration,
     /// The longest wait.
@@ -261,7 +266,9 @@ impl RetryRule {
         max_vanished: 5,
         same_failures: 3,
         max_retries: 3,
-        max_blocks: 200,
+        max_blocks: 50,
+        // One weekly limit, and a day.
+        max_blocked: Duration::from_secs(8 * 86_400),
         first_wait: Duration::from_secs(10),
         longest_wait: Duration::from_secs(600),
         quota_wait: Duration::from_secs(900),
@@ -277,6 +284,7 @@ impl Life {
             vanished: 0,
             retries: 0,
             blocks: 0,
+            blocked_seconds: 0,
             fence: 0,
             failures: Vec::new(),
         }
@@ -312,12 +320,17 @@ impl Life {
             (Incident::Failed { fence, failure }, State::Running { .. }) => {
                 self.check_fence(fence)?;
                 next.state = self.after_failure(&failure, now, jitter, rule);
-                if let State::Blocked { .. } = next.state {
+                let is_limit = failure.class.disposition() == Disposition::AfterReset;
+                if let State::Blocked { until } = next.state {
                     // The provider's limit says nothing about the task: the attempt is given back.
                     next.attempts = next.attempts.saturating_sub(1);
                     next.blocks += 1;
+                    next.blocked_seconds += until.saturating_sub(now);
                 }
                 next.remember(failure);
+                if is_limit && next.state == State::Failed {
+                    next.remember(self.waited_enough());
+                }
             }
             (Incident::Vanished { fence }, State::Running { .. }) => {
                 self.check_fence(fence)?;
@@ -363,7 +376,7 @@ impl Life {
                 if self.retries >= rule.max_retries {
                     return Err(StepError::TooOften { times: self.retries });
                 }
-                (next.attempts, next.vanished, next.blocks) = (0, 0, 0);
+                (next.attempts, next.vanished, next.blocks, next.blocked_seconds) = (0, 0, 0, 0);
                 next.retries += 1;
                 next.state = State::Queued { not_before: now };
             }
@@ -392,6 +405,17 @@ impl Life {
         self.failures.push(failure);
     }
 
+    /// Why a task is given up that a provider's limit stops again and again.
+    fn waited_enough(&self) -> Failure {
+        let message = format!(
+            "the provider's limit stopped it again after {} waits, {} seconds in all",
+            self.blocks, self.blocked_seconds
+        );
+        Failure::new(FailureClass::Quota, message).with_remedy(
+            "retry it when the limit has reset, or raise `queue.max_quota_waits` or `queue.max_quota_wait_seconds`",
+        )
+    }
+
     fn check_fence(&self, given: u64) -> Result<(), StepError> {
         if given == self.fence { Ok(()) } else { Err(StepError::Fenced { given, newest: self.fence }) }
     }
@@ -406,12 +430,15 @@ impl Life {
     fn after_failure(&self, failure: &Failure, now: Time, jitter: u8, rule: &RetryRule) -> State {
         match failure.class.disposition() {
             Disposition::Terminal => State::Failed,
-            Disposition::AfterReset if self.blocks + 1 >= rule.max_blocks => State::Failed,
             Disposition::AfterReset => {
+                let left = rule.max_blocked.as_secs().saturating_sub(self.blocked_seconds);
+                if self.blocks >= rule.max_blocks || left == 0 {
+                    return State::Failed;
+                }
                 let told = failure.retry_after_seconds.map_or(rule.quota_wait, |seconds| seconds.duration());
-                // A provider that says "in a second" again and again is not believed.
-                let wait = told.max(backoff(self.blocks + 1, jitter, rule));
-                State::Blocked { until: now.saturating_add(wait.as_secs()) }
+                // A provider that says "in a second" again and again is not believed, nor a reset in a year.
+                let wait = told.max(backoff(self.blocks + 1, jitter, rule)).as_secs().min(left);
+                State::Blocked { until: now.saturating_add(wait) }
             }
             Disposition::Transient if self.attempts >= rule.max_attempts => State::Failed,
             Disposition::Transient if self.same_before(failure) + 1 >= rule.same_failures => State::Failed,

@@ -14,6 +14,7 @@ const RULE: RetryRule = RetryRule {
     same_failures: 2,
     max_retries: 2,
     max_blocks: 2,
+    max_blocked: Duration::from_secs(400),
     first_wait: Duration::from_secs(10),
     longest_wait: Duration::from_secs(60),
     quota_wait: Duration::from_secs(300),
@@ -101,6 +102,7 @@ fn check(before: &Life, incident: &Incident, after: &Life) {
     assert!(after.vanished <= RULE.max_vanished, "{}", context());
     assert!(after.retries <= RULE.max_retries, "{}", context());
     assert!(after.blocks <= RULE.max_blocks, "{}", context());
+    assert!(after.blocked_seconds <= RULE.max_blocked.as_secs(), "{}", context());
     assert!(after.failures.starts_with(&before.failures), "history is kept: {}", context());
     let named = matches!(after.state, State::Failed) && before.state != State::Failed;
     assert!(!named || !after.failures.is_empty(), "a failed task has a reason: {}", context());

@@ -14,6 +14,7 @@ const RULE: RetryRule = RetryRule {
     same_failures: 3,
     max_retries: 2,
     max_blocks: 3,
+    max_blocked: Duration::from_secs(86_400),
     first_wait: Duration::from_secs(10),
     longest_wait: Duration::from_secs(60),
     quota_wait: Duration::from_secs(300),
@@ -99,7 +100,30 @@ fn a_provider_that_never_lets_go_does_not_hold_a_task_for_ever() {
         now = until;
         life = step(&life, Incident::Unblocked, now).unwrap();
     }
-    assert_eq!((life.state, waits), (State::Failed, vec![10, 20]));
+    assert_eq!((life.state, waits), (State::Failed, vec![10, 20, 40]));
+    let last = life.failures.last().unwrap();
+    assert_eq!(last.message, "the provider's limit stopped it again after 3 waits, 70 seconds in all");
+    assert!(last.remedy.as_ref().unwrap().contains("queue.max_quota_waits"));
+}
+
+#[test]
+fn a_claimed_reset_is_cut_to_what_is_left_of_the_longest_wait() {
+    let mut life = Life::accepted(0);
+    let mut now = 0;
+    for wait in [60_000, 26_400] {
+        life = step(&life, lease("r"), now).unwrap();
+        let failure = Failure::new(FailureClass::Quota, "x").with_retry_after(Seconds::new(60_000));
+        life = step(&life, Incident::Failed { fence: life.fence, failure }, now).unwrap();
+        assert_eq!(life.state, State::Blocked { until: now + wait });
+        now += wait;
+        life = step(&life, Incident::Unblocked, now).unwrap();
+    }
+    life = step(&life, lease("r"), now).unwrap();
+    let failed = step(&life, failed(life.fence, FailureClass::Quota), now).unwrap();
+    assert_eq!((failed.state.clone(), failed.blocked_seconds), (State::Failed, 86_400));
+    let dead = step(&failed, Incident::Buried, now).unwrap();
+    let again = step(&dead, Incident::Retry, now).unwrap();
+    assert_eq!((again.blocks, again.blocked_seconds), (0, 0), "a person's retry starts a new count");
 }
 
 #[test]

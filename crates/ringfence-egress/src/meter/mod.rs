@@ -1,5 +1,6 @@
 //! What a run uses, read off the wire as it comes, and the budget that it must not pass.
 
+mod limit;
 mod prices;
 mod reading;
 
@@ -9,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringfence_core::event::Usage;
 
+pub(crate) use limit::is_limit;
 pub use prices::{Prices, PricesError};
 pub(crate) use reading::{Api, Reading};
 
@@ -53,12 +55,20 @@ pub struct Meter {
     budget: Budget,
     used: Mutex<BTreeMap<String, Usage>>,
     over: AtomicBool,
+    limited: AtomicBool,
     alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Meter {
     pub(crate) fn new(prices: Prices, budget: Budget) -> Self {
-        Self { prices, budget, used: Mutex::default(), over: AtomicBool::new(false), alarm: OnceLock::new() }
+        Self {
+            prices,
+            budget,
+            used: Mutex::default(),
+            over: AtomicBool::new(false),
+            limited: AtomicBool::new(false),
+            alarm: OnceLock::new(),
+        }
     }
 
     /// What to do when the budget is passed. Once; until then nothing is done but to refuse.
@@ -69,6 +79,16 @@ impl Meter {
     /// Whether the budget was passed.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// Whether a model's server has refused a request because of a limit, as far as the broker can tell.
+    pub fn saw_limit(&self) -> bool {
+        self.limited.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a model's server refused because of a limit, or that the broker could not read its answer.
+    pub(crate) fn note_limit(&self) {
+        self.limited.store(true, Ordering::Relaxed);
     }
 
     /// What was used, model by model. A model whose price is not known has tokens alone.

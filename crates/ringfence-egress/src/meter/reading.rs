@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::limit::{is_limit_error, mentions_limit};
 use super::{Meter, Used};
 
 /// A longer line, or a longer answer in one piece, is not read.
@@ -91,10 +92,13 @@ impl Reading {
 
     fn document(&mut self, bytes: &[u8]) {
         // Most of a stream says nothing of it, and need not be understood.
-        if memchr::memmem::find(bytes, b"\"usage\"").is_none() {
+        if memchr::memmem::find(bytes, b"\"usage\"").is_none() && !mentions_limit(bytes) {
             return;
         }
         let Ok(document) = serde_json::from_slice::<Value>(bytes) else { return };
+        if is_limit_error(&document) {
+            self.meter.note_limit();
+        }
         let within = match (self.api, document["type"].as_str()) {
             (Api::Messages, Some("message_start")) => &document["message"],
             (Api::Responses, Some(_)) => &document["response"],

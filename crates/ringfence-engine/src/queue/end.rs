@@ -33,7 +33,7 @@ pub fn finish(
     rules: &Rules,
     now: Now,
 ) -> Result<Option<Task>, StoreError> {
-    let change = Change { task, incident, rules, jitter: jitter(), result };
+    let change = Change { task, incident, rules, jitter: jitter(), result, workspace: None };
     let changed = match store.change(&change, now) {
         Err(StoreError::Step { .. }) => return Ok(None),
         other => other?,

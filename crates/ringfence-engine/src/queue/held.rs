@@ -1,4 +1,5 @@
 //! Locks of runs: held by whoever works on a run and by all that it started, freed by the kernel.
+#![expect(clippy::disallowed_methods, reason = "locks are in the state directory")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

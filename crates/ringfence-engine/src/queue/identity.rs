@@ -1,4 +1,5 @@
 //! Who a process is: its number, and when it began, for numbers are used again.
+#![expect(clippy::disallowed_methods, reason = "the kernel's own files")]
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};

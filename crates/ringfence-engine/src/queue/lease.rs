@@ -31,7 +31,8 @@ pub fn keep_alive(
             pause(HEARTBEAT);
             let now = clock.now();
             let incident = Incident::Heartbeat { fence, until: now.seconds() + LEASE.as_secs() };
-            let change = Change { task: &task, incident, rules: &rules, jitter: 0, result: None };
+            let change =
+                Change { task: &task, incident, rules: &rules, jitter: 0, result: None, workspace: None };
             // Any other error, such as a full disk, says nothing about the lease.
             if let Err(StoreError::Step { .. } | StoreError::NoTask(_)) = store.change(&change, now) {
                 // Whoever took the lease away has asked for the end as well; this is for those who could not.

@@ -1,4 +1,5 @@
 //! Names of the processes of an installation, and the locks that say which of them live.
+#![expect(clippy::disallowed_methods, reason = "locks are in the state directory")]
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

@@ -116,7 +116,9 @@ CREATE TABLE system_config(
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-", "CREATE INDEX runs_ended ON runs(ended);"];
+", "CREATE INDEX runs_ended ON runs(ended);", "
+-- Device and inode of the task's directory when it was accepted, as JSON.
+ALTER TABLE tasks ADD COLUMN workspace TEXT;"];
 
 /// Makes the tables, or brings them up to date. A store of a later version is left alone.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use ringfence_core::event::{RunResult, RunStatus, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::task::{Incident, Life, RetryRule, Role, State, StateName, TaskSpec, Time};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
@@ -23,7 +24,7 @@ use crate::tasks::{
 
 /// All that a row of a task says.
 pub(super) const COLUMNS: &str =
-    "seq, spec, lane, life, created, changed, result, waits, leaving IS NOT NULL";
+    "seq, spec, lane, life, created, changed, result, waits, leaving IS NOT NULL, workspace";
 
 /// A row of a task.
 pub(super) struct Kept {
@@ -37,6 +38,8 @@ pub(super) struct Kept {
     pub(super) waits: i64,
     /// Whether something of its last run may be left.
     pub(super) leaving: bool,
+    /// Device and inode of its directory.
+    pub(super) workspace: Option<String>,
 }
 
 impl Kept {
@@ -51,6 +54,7 @@ impl Kept {
             result: row.get(6)?,
             waits: row.get(7)?,
             leaving: row.get(8)?,
+            workspace: row.get(9)?,
         })
     }
 
@@ -65,6 +69,8 @@ impl Kept {
             id: id_of(self.seq)?,
             spec: self.spec,
             lane: self.lane,
+            // One that cannot be read is as none: the task is not run.
+            workspace: self.workspace.and_then(|text| serde_json::from_str(&text).ok()),
             life: self.life,
             waits_for,
             created_ms: uint(self.created),
@@ -196,7 +202,7 @@ pub(super) fn happened(kind: &str, seq: i64, run: Option<&str>, data: Value) -> 
 }
 
 /// Adds a task, unless it was added before.
-fn add_one(connection: &Connection, NewTask { spec, lane }: &NewTask, now: Now) -> Done<Added> {
+fn add_one(connection: &Connection, NewTask { spec, lane, workspace }: &NewTask, now: Now) -> Done<Added> {
     if let Some(task) = added_before(connection, spec)? {
         return Ok(Added { task, existed: true });
     }
@@ -205,8 +211,8 @@ fn add_one(connection: &Connection, NewTask { spec, lane }: &NewTask, now: Now) 
     let Derived { due, ready, holds, .. } = derive(&life, waits, false, now);
     let mut insert = connection.prepare_cached(
         "INSERT INTO tasks(agent, role, lane, priority, key, spec, life, state, due, ready, holds, waits,
-             fence, lease_until, created, changed)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'queued', ?8, ?9, ?10, ?11, 0, 0, ?12, ?12)",
+             fence, lease_until, created, changed, workspace)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'queued', ?8, ?9, ?10, ?11, 0, 0, ?12, ?12, ?13)",
     )?;
     insert.execute(params![
         spec.agent,
@@ -220,7 +226,8 @@ fn add_one(connection: &Connection, NewTask { spec, lane }: &NewTask, now: Now) 
         ready,
         holds,
         waits,
-        int(now.ms)
+        int(now.ms),
+        json_of(workspace)?
     ])?;
     let seq = connection.last_insert_rowid();
     let mut before =
@@ -290,13 +297,18 @@ fn change_one(
     let before = kept.life.clone();
     let mut died = Vec::new();
     let next = step(connection, &kept, incident, by, now)?;
+    if let Some(workspace) = &by.workspace {
+        let text = json_of(workspace)?;
+        connection.execute("UPDATE tasks SET workspace = ?2 WHERE seq = ?1", params![kept.seq, text])?;
+        kept.workspace = Some(text);
+    }
     died.extend((next.state == State::Dead).then(|| task.clone()));
     let mut work = followers(connection, kept.seq, &next, now)?;
     let result = by.result.as_ref().map(json_of).transpose()?.or(kept.result.take());
     let result = result.filter(|_| *incident != Incident::Retry);
     let changed = Kept { life: next, result, changed: int(now.ms), ..kept }.into_task(connection)?;
     // What a run of one task brought about is nobody else's.
-    let by = &By { rules: by.rules.clone(), jitter: by.jitter, result: None };
+    let by = &By { rules: by.rules.clone(), jitter: by.jitter, result: None, workspace: None };
     while let Some((kept, incident)) = work.pop() {
         let next = step(connection, &kept, &incident, by, now)?;
         died.push(id_of(kept.seq)?);
@@ -373,6 +385,8 @@ struct By {
     rules: Rules,
     jitter: u8,
     result: Option<RunResult>,
+    /// The directory that a retry has accepted.
+    workspace: Option<DirectoryId>,
 }
 
 fn end_run(
@@ -632,7 +646,12 @@ impl Tasks for Sqlite {
     fn change(&self, change: &Change<'_>, now: Now) -> Result<Changed, StoreError> {
         let sound =
             if matches!(change.incident, Incident::Heartbeat { .. }) { Sound::Silent } else { Sound::Ring };
-        let by = By { rules: change.rules.clone(), jitter: change.jitter, result: change.result.cloned() };
+        let by = By {
+            rules: change.rules.clone(),
+            jitter: change.jitter,
+            result: change.result.cloned(),
+            workspace: change.workspace,
+        };
         let (task, incident) = (change.task.clone(), change.incident.clone());
         self.write_so(sound, move |connection| change_one(connection, &task, &incident, &by, now))
     }

@@ -339,7 +339,11 @@ pub fn make_empty(place: &Path) -> io::Result<()> {
     }
 }
 
-/// Deletes a private git directory with all that belongs to it.
+/// Removes the private git directories of a run with everything that it left there.
 pub fn remove(place: &Path) -> io::Result<()> {
-    fs::remove_dir_all(place)
+    let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let parent = Directory::open(&fs::canonicalize(parent)?).map_err(io::Error::other)?;
+    crate::remove_tree(&parent, name)
 }

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use ringfence_core::event::RunResult;
 use ringfence_engine::Work;
 
-use super::job::{Asked, Face, workspace_path};
+use super::job::{Asked, Face};
 use super::options::Options;
 use crate::installation::Installation;
+use crate::workspace::Workspace;
 
 /// Run any command under the same policy, limits and record.
 #[derive(clap::Args)]
@@ -29,8 +30,8 @@ pub(super) fn perform(
     command: Vec<String>,
     installation: &Installation,
 ) -> anyhow::Result<RunResult> {
-    let workspace = workspace_path(installation, options, None)?;
-    let layers = installation.layers_for(workspace.as_path())?;
+    let workspace = Workspace::of(installation, options, None)?;
+    let layers = installation.layers_for(workspace.path.as_path())?;
     let settings = layers.resolve()?;
     let asked =
         Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "exec" };

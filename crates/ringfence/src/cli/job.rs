@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use ringfence_backends::{Surroundings, entry};
 use ringfence_core::backend::Backend;
 use ringfence_core::capability::Capabilities;
@@ -32,6 +32,7 @@ use crate::report::advise;
 use crate::signals::{Hearing, Signals};
 use crate::terminal;
 use crate::typing::{self, AtTerminal};
+use crate::workspace::Workspace;
 
 /// How long after its time a run's output may still be waiting for its reader.
 const READER_GRACE: Duration = Duration::from_secs(1);
@@ -157,11 +158,11 @@ impl Asked<'_> {
                 "mode {mode} has no boundary: the run can reach all that you can (policy {policy_name})"
             ));
         }
-        let workspace = self.workspace(mode)?;
+        let workspace = self.workspace()?;
         if mode.isolates() && policy.files.reach == Reach::Workspace {
-            self.refuse_home(workspace.host().as_path())?;
+            self.refuse_home(workspace.path.as_path())?;
         }
-        let governing = self.governing(workspace.host().as_path())?;
+        let governing = self.governing(workspace.path.as_path())?;
         let layer = self.layer(mode)?;
         if layer {
             notices.push(
@@ -175,7 +176,8 @@ impl Asked<'_> {
             agent: self.name.to_owned(),
             policy,
             policy_name,
-            workspace,
+            workspace: self.mapping(mode, workspace.path),
+            workspace_id: workspace.id,
             layer,
             host_env: self.installation.env.clone(),
             given_env: self.options.variables(self.installation)?,
@@ -353,15 +355,19 @@ impl Asked<'_> {
 
     /// The workspace as the run sees it.
     pub(crate) fn guest_workspace(&self, mode: Mode) -> anyhow::Result<PathBuf> {
-        Ok(self.workspace(mode)?.guest().as_path().to_owned())
+        Ok(self.mapping(mode, self.workspace()?.path).guest().as_path().to_owned())
     }
 
-    fn workspace(&self, mode: Mode) -> anyhow::Result<PathMapping> {
-        let host = workspace_path(self.installation, self.options, self.agent)?;
+    /// The directory to work in.
+    pub(crate) fn workspace(&self) -> anyhow::Result<Workspace> {
+        Workspace::of(self.installation, self.options, self.agent)
+    }
+
+    fn mapping(&self, mode: Mode, host: HostPath) -> PathMapping {
         // Without a boundary there is no inside, so nothing can be mapped.
         let mapping =
             if mode.isolates() { self.settings.sandbox.path_mapping_mode } else { PathMappingMode::SamePath };
-        Ok(PathMapping::new(mapping, host))
+        PathMapping::new(mapping, host)
     }
 }
 
@@ -375,29 +381,6 @@ pub(crate) fn at_terminal() -> bool {
 fn in_background() -> bool {
     let input = std::io::stdin();
     rustix::termios::tcgetpgrp(&input).is_ok_and(|group| group != rustix::process::getpgrp())
-}
-
-/// The directory to work in: a flag's, the agent's, or the current one.
-pub(crate) fn workspace_path(
-    installation: &Installation,
-    options: &Options,
-    agent: Option<&AgentSettings>,
-) -> anyhow::Result<HostPath> {
-    let chosen = options.cwd.as_deref().or_else(|| agent?.working_directory.as_deref());
-    let directory = match chosen {
-        Some(path) => installation.expand(path),
-        None => installation.cwd().map_err(|error| advise(error, "name a directory"))?.to_owned(),
-    };
-    Ok(HostPath::new(real_directory(&directory)?)?)
-}
-
-fn real_directory(path: &Path) -> anyhow::Result<PathBuf> {
-    let real =
-        fs::canonicalize(path).with_context(|| format!("the workspace {} cannot be used", path.display()))?;
-    if !real.is_dir() {
-        bail!("the workspace {} is not a directory", path.display());
-    }
-    Ok(real)
 }
 
 /// Reads a policy file.

@@ -1,21 +1,24 @@
 //! `ringfence diff`, `apply`, `discard`: what a run wrote in a workspace that stayed untouched.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, anyhow, bail};
 use ringfence_core::ids::RunId;
+use ringfence_core::record::Record;
 use ringfence_engine::git::{self, ImportedRefs};
-use ringfence_engine::layer::{Applied, Change, Layer, What};
+use ringfence_engine::layer::{Applied, Change, Changes, Layer, LayerError, What};
 use ringfence_server::desk::FileChange;
 use ringfence_store::runs::Progress;
+use ringfence_workspace::{Directory, EntryKind};
 use similar::{ChangeTag, TextDiff};
 
 use crate::installation::Installation;
 use crate::report::advise;
 use crate::terminal::{self, harmless};
+use crate::workspace::{self, Workspace};
 
 /// Show what a run wrote in a workspace of kind `overlay`.
 #[derive(clap::Args)]
@@ -24,6 +27,9 @@ pub(crate) struct DiffArgs {
     run: String,
     /// Only these files and directories, from the workspace
     paths: Vec<PathBuf>,
+    /// Compare with this directory, instead of the workspace that the run had
+    #[arg(short = 'C', long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
     /// Only which files, and how much
     #[arg(long)]
     stat: bool,
@@ -39,6 +45,9 @@ pub(crate) struct ApplyArgs {
     run: String,
     /// Only these files and directories, from the workspace
     paths: Vec<PathBuf>,
+    /// Apply to this directory, instead of the workspace that the run had
+    #[arg(short = 'C', long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -56,23 +65,47 @@ const LONGEST_TEXT: u64 = 1 << 20;
 
 /// Shows all that a run has changed.
 pub(crate) fn show_changes(run: &RunId, installation: &Installation) -> anyhow::Result<()> {
-    let (_, layer) = open(run.as_str(), installation)?;
-    layer.changes().iter().for_each(|change| show(&layer, change));
+    let layer = open(run.as_str(), None, installation)?;
+    let changes = layer.changes();
+    changes.list.iter().for_each(|change| show(&layer, change));
+    changes.notices.iter().for_each(terminal::about);
     Ok(())
 }
 
-/// All that a run has changed, file by file.
+/// Number of changes that are sent to a client.
+const MAX_SENT_CHANGES: usize = 5_000;
+/// Bytes of differences that are sent to a client.
+const MAX_SENT_BYTES: usize = 8 << 20;
+
+/// All that a run has changed, file by file, as far as it is sent to a client.
 pub(crate) fn file_changes(run: &RunId, installation: &Installation) -> anyhow::Result<Vec<FileChange>> {
-    let (_, layer) = open(run.as_str(), installation)?;
+    let layer = open(run.as_str(), None, installation)?;
     let changes = layer.changes();
-    let told = changes.iter().filter(|change| !is_told_elsewhere(change)).map(|change| FileChange {
-        path: change.path.display().to_string(),
-        change: done_to(&layer, change),
-        diff: texts(&layer, change).map(|(before, after)| {
-            TextDiff::from_lines(&before, &after).unified_diff().context_radius(3).to_string()
-        }),
-    });
-    Ok(told.collect())
+    let mut left = MAX_SENT_BYTES;
+    let told = changes.list.iter().filter(|change| !is_told_elsewhere(change)).take(MAX_SENT_CHANGES);
+    let mut sent: Vec<FileChange> = told
+        .map(|change| {
+            let texts = (left > 0).then(|| texts(&layer, change)).flatten();
+            let diff = texts.map(|(before, after)| {
+                line_diff(&before, &after).unified_diff().context_radius(3).to_string()
+            });
+            let diff = diff.filter(|diff| diff.len() <= left);
+            left = left.saturating_sub(diff.as_ref().map_or(0, String::len));
+            FileChange { path: change.path.display().to_string(), change: done_to(&layer, change), diff }
+        })
+        .collect();
+    if sent.len() == MAX_SENT_CHANGES {
+        let change = format!("more changes follow: `ringfence diff {run}` shows all of them");
+        sent.push(FileChange { path: String::new(), change, diff: None });
+    }
+    Ok(sent)
+}
+
+/// Longest time that one file is compared line by line; then larger parts of it count as changed.
+const LINE_DIFF_TIMEOUT: Duration = Duration::from_millis(500);
+
+fn line_diff<'t>(before: &'t str, after: &'t str) -> TextDiff<'t, 't, str> {
+    TextDiff::configure().timeout(LINE_DIFF_TIMEOUT).diff_lines(before, after)
 }
 
 /// What was done to a file, in words.
@@ -88,7 +121,8 @@ fn done_to(layer: &Layer, change: &Change) -> String {
     }
 }
 
-fn open(text: &str, installation: &Installation) -> anyhow::Result<(RunId, Layer)> {
+/// A run that is over and has an overlay, with its record and the directory of the overlay.
+fn find(text: &str, installation: &Installation) -> anyhow::Result<(RunId, Record, PathBuf)> {
     let runs = installation.runs();
     let run = runs.find(text)?;
     let record = runs.record(&run)?;
@@ -108,8 +142,24 @@ fn open(text: &str, installation: &Installation) -> anyhow::Result<(RunId, Layer
     if !directory.exists() {
         return Err(nothing("its changes were applied or discarded"));
     }
-    let workspace = record.workspace.host().as_path().to_owned();
-    Ok((run.clone(), Layer::open(&directory, &workspace, &runs.record_file(&run))?))
+    Ok((run, record, directory))
+}
+
+/// Opens the overlay of a run over the workspace that the run had, or over a directory that the user names.
+fn open(text: &str, named: Option<&Path>, installation: &Installation) -> anyhow::Result<Layer> {
+    let (run, record, directory) = find(text, installation)?;
+    let (path, id) = match named {
+        Some(path) => {
+            let Workspace { path, id } = Workspace::named(installation, path)?;
+            (path, id)
+        }
+        None => (record.workspace.host().clone(), record.workspace_id),
+    };
+    let marker = installation.runs().record_file(&run);
+    Layer::open(&directory, path.as_path(), id, &marker).map_err(|error| match error {
+        LayerError::Directory(error) => workspace::refused(error),
+        error => error.into(),
+    })
 }
 
 /// Whether a path is one of these or below one of them; all are if none is named.
@@ -132,11 +182,11 @@ fn check_named(paths: &[PathBuf], changes: &[Change]) -> anyhow::Result<()> {
 }
 
 pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let (_, layer) = open(&args.run, installation)?;
-    let changes = layer.changes();
-    check_named(&args.paths, &changes)?;
+    let layer = open(&args.run, args.cwd.as_deref(), installation)?;
+    let Changes { list, notices, .. } = layer.changes();
+    check_named(&args.paths, &list)?;
     let changes: Vec<Change> =
-        changes.into_iter().filter(|change| is_wanted(&args.paths, &change.path)).collect();
+        list.into_iter().filter(|change| is_wanted(&args.paths, &change.path)).collect();
     if args.json {
         terminal::json(&changes)?;
     } else if changes.is_empty() {
@@ -146,6 +196,7 @@ pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Resu
     } else {
         changes.iter().for_each(|change| show(&layer, change));
     }
+    notices.iter().for_each(terminal::about);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -153,12 +204,13 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
     if let Some(run) = waiting_for_import(&args.run, installation)? {
         return import(&run, installation, args.json);
     }
-    let (run, layer) = open(&args.run, installation)?;
-    check_named(&args.paths, &layer.changes())?;
-    let done = layer.apply(&|path| is_wanted(&args.paths, path))?;
+    let layer = open(&args.run, args.cwd.as_deref(), installation)?;
+    let changes = layer.changes();
+    check_named(&args.paths, &changes.list)?;
+    let done = layer.apply(&changes, &|path| is_wanted(&args.paths, path))?;
     // Commits name whole trees, so they come with everything or not at all.
     let commits = match args.paths.is_empty() && done.conflicts.is_empty() {
-        true => commits(&run, installation)?,
+        true => commits(&installation.runs().find(&args.run)?, installation)?,
         false => ImportedRefs::default(),
     };
     if !args.json {
@@ -171,6 +223,9 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
         terminal::json(&serde_json::json!({ "applied": applied, "conflicts": conflicts }))?;
     } else {
         tell(&done);
+    }
+    if changes.is_truncated {
+        changes.notices.iter().for_each(terminal::about);
     }
     Ok(ExitCode::from(u8::from(!done.conflicts.is_empty())))
 }
@@ -227,11 +282,11 @@ fn tell(done: &Applied) {
 }
 
 pub(crate) fn discard(args: &DiscardArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
-    let (run, layer) = open(&args.run, installation)?;
-    let count = layer.changes().len();
-    layer.discard()?;
+    // The workspace does not matter, so it may be another directory by now.
+    let (run, _, directory) = find(&args.run, installation)?;
+    Layer::discard_at(&directory)?;
     git::discard(&installation.runs(), &run).context("failed to discard the commits of the run")?;
-    terminal::line(format!("Discarded {count} changes of the run {run}."));
+    terminal::line(format!("Discarded the changes of the run {run}."));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -285,7 +340,7 @@ fn show_stat(layer: &Layer, changes: &[Change]) {
 /// How many lines were added and removed, where both sides are texts.
 fn lines_of(layer: &Layer, change: &Change) -> Option<(usize, usize)> {
     let (before, after) = texts(layer, change)?;
-    let diff = TextDiff::from_lines(&before, &after);
+    let diff = line_diff(&before, &after);
     let count = |tag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();
     Some((count(ChangeTag::Insert), count(ChangeTag::Delete)))
 }
@@ -295,24 +350,21 @@ fn texts(layer: &Layer, change: &Change) -> Option<(String, String)> {
     let nothing = || Some(String::new());
     let (before, after) = match &change.what {
         What::Added { renamed_from: Some(_) } | What::Permissions { .. } => (nothing(), nothing()),
-        What::Added { .. } => (nothing(), text(&layer.upper(&change.path))),
-        What::Removed { .. } => (text(&layer.lower(&change.path)), nothing()),
-        What::Modified => (text(&layer.lower(&change.path)), text(&layer.upper(&change.path))),
+        What::Added { .. } => (nothing(), text(layer.upper(), &change.path)),
+        What::Removed { .. } => (text(layer.workspace(), &change.path), nothing()),
+        What::Modified => (text(layer.workspace(), &change.path), text(layer.upper(), &change.path)),
     };
     before.zip(after)
 }
 
 /// A text; a link as what it leads to.
-fn text(path: &Path) -> Option<String> {
-    let data = fs::symlink_metadata(path).ok()?;
-    if data.is_symlink() {
-        return Some(format!("→ {}\n", fs::read_link(path).ok()?.display()));
+fn text(side: &Directory, path: &Path) -> Option<String> {
+    match side.metadata(path).ok()?.kind() {
+        EntryKind::Link => Some(format!("→ {}\n", side.read_link(path).ok()?.display())),
+        EntryKind::Directory => Some(String::new()),
+        EntryKind::File => side.read_text(path, LONGEST_TEXT).ok().filter(|text| !text.contains('\0')),
+        EntryKind::Socket | EntryKind::Other => None,
     }
-    if data.is_dir() {
-        return Some(String::new());
-    }
-    let bytes = (data.is_file() && data.len() <= LONGEST_TEXT).then(|| fs::read(path).ok()).flatten()?;
-    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
 }
 
 fn show(layer: &Layer, change: &Change) {
@@ -335,16 +387,15 @@ fn show(layer: &Layer, change: &Change) {
 
 /// The permissions of a new file, where it may be executed or written by others.
 fn rights(layer: &Layer, change: &Change) -> String {
-    use std::os::unix::fs::PermissionsExt;
-    let data = fs::symlink_metadata(layer.upper(&change.path)).ok().filter(std::fs::Metadata::is_file);
-    let mode = data.map_or(0, |data| data.permissions().mode() & 0o777);
+    let data = layer.upper().metadata(&change.path).ok().filter(|data| data.kind() == EntryKind::File);
+    let mode = data.map_or(0, |data| data.permissions() & 0o777);
     if mode & 0o133 == 0 { String::new() } else { format!(", mode {mode:o}") }
 }
 
 fn show_lines(before: &str, after: &str) {
     let (red, green, cyan) =
         (AnsiColor::Red.on_default(), AnsiColor::Green.on_default(), AnsiColor::Cyan.on_default());
-    for hunk in TextDiff::from_lines(before, after).unified_diff().context_radius(3).iter_hunks() {
+    for hunk in line_diff(before, after).unified_diff().context_radius(3).iter_hunks() {
         terminal::line(format!("{cyan}{}{cyan:#}", hunk.header()));
         for change in hunk.iter_changes() {
             let line = harmless(change.value().trim_end_matches('\n'));
@@ -358,12 +409,11 @@ fn show_lines(before: &str, after: &str) {
 }
 
 fn sizes(layer: &Layer, change: &Change) -> String {
-    let size = |path: PathBuf| fs::symlink_metadata(path).map_or(0, |data| data.len());
+    let size = |side: &Directory| side.metadata(&change.path).map_or(0, |data| data.length());
+    let (before, after) = (size(layer.workspace()), size(layer.upper()));
     match change.what {
-        What::Removed { .. } => format!("binary, {} bytes", size(layer.lower(&change.path))),
-        What::Modified => {
-            format!("binary, {} → {} bytes", size(layer.lower(&change.path)), size(layer.upper(&change.path)))
-        }
-        _ => format!("binary, {} bytes", size(layer.upper(&change.path))),
+        What::Removed { .. } => format!("binary, {before} bytes"),
+        What::Modified => format!("binary, {before} → {after} bytes"),
+        _ => format!("binary, {after} bytes"),
     }
 }

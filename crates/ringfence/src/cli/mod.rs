@@ -175,7 +175,7 @@ fn read_alone<A: clap::Args>(words: &[OsString]) -> Option<A> {
 }
 
 pub(crate) use config::change as change_settings;
-pub(crate) use job::{Asked, workspace_path};
+pub(crate) use job::Asked;
 pub(crate) use kept::{bury, keep_warm};
 pub(crate) use layer::file_changes;
 pub(crate) use options::Options;

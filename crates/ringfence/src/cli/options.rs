@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use ringfence_core::config::WorkspaceKind;
 use ringfence_core::mode::Mode;
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::policy::HostRule;
 use ringfence_core::task::TaskSpec;
 use ringfence_core::units::{Cpus, MemorySize, Seconds};
@@ -56,6 +57,9 @@ pub(crate) struct Options {
     /// Accept your home directory, or one above it, as the workspace
     #[arg(long, help_heading = "Isolation")]
     pub(crate) home_workspace: bool,
+    /// The directory that `cwd` named when the work was accepted
+    #[arg(skip)]
+    pub(crate) workspace_id: Option<DirectoryId>,
     /// End it after this time: 90s, 10m, 2h
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<Seconds>,

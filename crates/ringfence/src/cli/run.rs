@@ -13,10 +13,11 @@ use ringfence_core::task::{Role, TaskSpec};
 use ringfence_engine::Work;
 use ringfence_store::runs::Progress;
 
-use super::job::{Asked, Face, at_terminal, workspace_path};
+use super::job::{Asked, Face, at_terminal};
 use super::options::{Options, url};
 use crate::installation::Installation;
 use crate::report::advise;
+use crate::workspace::Workspace;
 
 /// Let an agent work on a prompt, and watch.
 #[derive(clap::Args)]
@@ -116,8 +117,8 @@ impl<'a> Wish<'a> {
         // The agent says where it works, and where it works may say more: the second look is the one that counts.
         let settings = installation.layers()?.resolve()?;
         let chosen = choose(self.agent, self.role, &settings)?;
-        let workspace = workspace_path(installation, self.options, chosen.settings)?;
-        let layers = installation.layers_for(workspace.as_path())?;
+        let workspace = Workspace::of(installation, self.options, chosen.settings)?;
+        let layers = installation.layers_for(workspace.path.as_path())?;
         let settings = layers.resolve()?;
         let chosen = choose(Some(&chosen.name), None, &settings)?;
         let fallback = AgentSettings::default();
@@ -199,7 +200,7 @@ fn known(settings: &Settings) -> String {
 /// The conversation of the newest run of this agent in this workspace that has one.
 fn last_session(asked: &Asked<'_>) -> anyhow::Result<SessionId> {
     let runs = asked.installation.runs();
-    let workspace = workspace_path(asked.installation, asked.options, asked.agent)?;
+    let workspace = asked.workspace()?.path;
     for id in runs.list()? {
         let Ok(record) = runs.record(&id) else { continue };
         if record.agent == asked.name

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use ringfence_engine::Work;
 
-use super::job::{Asked, Face, at_terminal, workspace_path};
+use super::job::{Asked, Face, at_terminal};
 use super::options::Options;
 use crate::installation::Installation;
 use crate::report::advise;
 use crate::terminal;
+use crate::workspace::Workspace;
 
 /// Open a shell where an agent would run, under the same policy and record.
 #[derive(clap::Args)]
@@ -30,8 +31,8 @@ pub(crate) fn shell(args: &Args, installation: &Installation) -> anyhow::Result<
             "use `ringfence exec -- sh -c '…'` for scripts",
         ));
     }
-    let workspace = workspace_path(installation, options, None)?;
-    let layers = installation.layers_for(workspace.as_path())?;
+    let workspace = Workspace::of(installation, options, None)?;
+    let layers = installation.layers_for(workspace.path.as_path())?;
     let settings = layers.resolve()?;
     let asked =
         Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "shell" };

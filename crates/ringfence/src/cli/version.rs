@@ -10,6 +10,7 @@ use ringfence_core::event::Stream;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::{Request, Stdin, resolve};
 use ringfence_core::policy::Preset;
+use ringfence_workspace::Directory;
 
 /// The slowest agent CLI takes a second to tell its version, on a quiet machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -26,6 +27,7 @@ pub(super) fn ask(
     let mode = backend.mode();
     let mapping = if mode.isolates() { PathMappingMode::Mapped } else { PathMappingMode::SamePath };
     let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or("program");
+    let workspace_id = Directory::open(&workspace.canonicalize()?)?.id();
     let request = |preset: Preset| -> anyhow::Result<Request> {
         let mut policy = preset.policy();
         backend.bound(&mut policy.limits);
@@ -36,6 +38,7 @@ pub(super) fn ask(
             argv: vec![program.to_owned(), "--version".into()],
             env: env.clone(),
             workspace: PathMapping::new(mapping, HostPath::new(workspace)?),
+            workspace_id,
             layer: None,
             git: None,
             governing: Vec::new(),

@@ -1,7 +1,7 @@
 //! Tasks, as they are asked for.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -13,13 +13,14 @@ use ringfence_store::{Added, AgentRow, Change, DeadLetter, NewTask, Task, Tasks}
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::{Refuse, internal};
-use crate::cli::{Options, Wish, is_running, workspace_path};
+use crate::cli::{Options, Wish, is_running};
 use crate::installation::Installation;
 use crate::queue::Office;
 use crate::report::unstored;
+use crate::workspace::Workspace;
 
 /// Where tasks work, by all that says so: many tasks of one batch say the same.
-type Seen = BTreeMap<String, (Option<AgentId>, PathBuf)>;
+type Seen = BTreeMap<String, (Option<AgentId>, Workspace)>;
 
 /// Accepts tasks, all or none.
 pub(super) fn add(installation: &Installation, specs: Vec<TaskSpec>) -> Answer<Vec<Added>> {
@@ -40,22 +41,22 @@ fn accepted(mut spec: TaskSpec, installation: &Installation, seen: &mut Seen) ->
     }
     let options = Options::of_task(&spec);
     let key = format!("{:?}", (&spec.agent, spec.role, &spec.directory, spec.mode, &spec.policy));
-    let (agent, directory) = match seen.get(&key) {
+    let (agent, workspace) = match seen.get(&key) {
         Some(known) => known.clone(),
         None => {
             let found = Wish::of_task(&spec, &options).fulfil(installation, |asked, _| {
                 asked.policy(asked.mode())?;
-                let workspace = workspace_path(installation, &options, asked.agent)?;
                 let agent = asked.name.parse().ok().filter(|id| asked.settings.agents.contains_key(id));
-                Ok((agent, workspace.as_path().to_owned()))
+                Ok((agent, asked.workspace()?))
             });
             seen.entry(key).or_insert(found.refuse()?).clone()
         }
     };
-    let lane = lane(spec.lane.as_deref(), agent.as_ref(), &directory);
+    let Workspace { path, id } = workspace;
+    let lane = lane(spec.lane.as_deref(), agent.as_ref(), path.as_path());
     // The daemon stands elsewhere.
-    spec.directory = Some(directory);
-    Ok(NewTask { spec, lane })
+    spec.directory = Some(path.into());
+    Ok(NewTask { spec, lane, workspace: id })
 }
 
 /// Who has to wait for whom: an agent's tasks for each other, and where no agent of the settings is named those of one
@@ -75,7 +76,8 @@ const GRACE: Duration = Duration::from_secs(15);
 pub(super) fn cancel(installation: &Installation, task: &TaskId) -> Answer<Task> {
     let store = installation.store().map_err(internal)?;
     let rules = installation.rules().map_err(internal)?;
-    let change = Change { task, incident: Incident::Cancel, rules: &rules, jitter: 0, result: None };
+    let change =
+        Change { task, incident: Incident::Cancel, rules: &rules, jitter: 0, result: None, workspace: None };
     let changed = store.change(&change, installation.clock().now())?;
     write_letters(&*store, &installation.state, &changed.died);
     if let State::Running { run, .. } = &changed.before.state {
@@ -116,11 +118,15 @@ fn end_run(installation: &Installation, office: &Office<'_>, run: &RunId) -> any
     }
 }
 
-/// Puts a task into the queue again.
+/// Puts a task into the queue again, in the directory that has its path now.
 pub(super) fn retry(installation: &Installation, task: &TaskId) -> Answer<Task> {
     let store = installation.store().map_err(internal)?;
     let rules = installation.rules().map_err(internal)?;
-    let change = Change { task, incident: Incident::Retry, rules: &rules, jitter: 0, result: None };
+    // A person asks for it, so the directory that is there now is the one that is meant.
+    let directory = store.task(task)?.spec.directory;
+    let workspace = directory.map(|path| Workspace::at(&path)).transpose().refuse()?.map(|found| found.id);
+    let change =
+        Change { task, incident: Incident::Retry, rules: &rules, jitter: 0, result: None, workspace };
     let changed = store.change(&change, installation.clock().now())?;
     DeadLetter::remove(&installation.state, task);
     Ok(changed.task)

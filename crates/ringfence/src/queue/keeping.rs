@@ -81,7 +81,7 @@ pub(crate) fn sweep(
         if !old && total <= kept.bytes {
             break;
         }
-        if !dry && let Err(error) = fs::remove_dir_all(runs.directory(&run)) {
+        if !dry && let Err(error) = runs.remove(&run) {
             tracing::warn!(%run, why = %error, "a run cannot be taken away");
             continue;
         }
@@ -115,14 +115,20 @@ fn modified_ms(path: &Path) -> u64 {
     since.and_then(|since| u64::try_from(since.as_millis()).ok()).unwrap_or(u64::MAX)
 }
 
-/// The bytes below a directory, links not followed.
+/// The bytes below a directory, links not followed. What is deeper than any path can be is not counted.
 fn size_of(path: &Path) -> u64 {
-    let Ok(data) = fs::symlink_metadata(path) else { return 0 };
-    if !data.is_dir() {
-        return data.len();
+    let mut sum: u64 = 0;
+    let mut pending = vec![path.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(data) if data.is_dir() => pending.push(entry.path()),
+                Ok(data) => sum = sum.saturating_add(data.len()),
+                Err(_) => {}
+            }
+        }
     }
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.map(|entry| size_of(&entry.path())).sum()
+    sum
 }
 
 /// The engines of the modes that runs have used. One that does not answer has nothing to tell of.

@@ -12,10 +12,10 @@ use ringfence_core::event::RunResult;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::Mode;
-use ringfence_core::task::{Incident, State, TaskSpec};
+use ringfence_core::task::{Incident, State};
 use ringfence_engine::Cancel;
 use ringfence_engine::queue::{RunLocks, finish, incident_of, keep_alive};
-use ringfence_store::{Rules, Store, StoreError};
+use ringfence_store::{Rules, Store, StoreError, Task};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -81,14 +81,18 @@ impl Runner<'_> {
         let told = cancel_on_signals(cancel.clone())?;
         let clock = self.installation.clock();
         keep_alive(Arc::clone(&self.store), self.task.clone(), self.fence, clock, cancel.clone())?;
-        let (incident, result) = self.attempt(&task.spec, &cancel);
+        let (incident, result) = self.attempt(&task, &cancel);
         self.end(&incident, result.as_ref(), &told)
     }
 
     /// Runs it. What could not even be started is a failure like others.
-    fn attempt(&self, spec: &TaskSpec, cancel: &Cancel) -> (Incident, Option<RunResult>) {
-        let fence = self.fence;
+    fn attempt(&self, task: &Task, cancel: &Cancel) -> (Incident, Option<RunResult>) {
+        let (fence, spec) = (self.fence, &task.spec);
+        if task.workspace.is_none() {
+            return (Incident::Failed { fence, failure: unknown_directory(task) }, None);
+        }
         let options = Options {
+            workspace_id: task.workspace,
             attachments: Some(self.installation.runs().attachments(&self.run)),
             ..Options::of_task(spec)
         };
@@ -134,6 +138,13 @@ impl Runner<'_> {
             }
         }
     }
+}
+
+/// Why a task is not run of which it is not known which directory was meant.
+fn unknown_directory(task: &Task) -> Failure {
+    let message = format!("the directory of task {} was not identified when it was added", task.id);
+    let remedy = format!("accept the one that is there now with `ringfence task retry {}`", task.id);
+    Failure::new(FailureClass::Refused, message).with_remedy(remedy)
 }
 
 /// Why nothing was started. What a busy or full store said is not the task's fault.

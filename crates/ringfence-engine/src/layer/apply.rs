@@ -1,0 +1,181 @@
+//! Puts changes into the workspace. Nothing is applied over what has been changed there since the run began.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ringfence_workspace::{EntryKind, Existing, Metadata};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use super::{CHANGED_MEANWHILE, Change, Changes, DELETED_MEANWHILE, Layer, LayerError, PERMISSIONS, What};
+
+/// What came of applying.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Paths that are in the workspace now.
+    pub applied: Vec<PathBuf>,
+    /// Paths that are not, and why.
+    pub conflicts: Vec<(PathBuf, String)>,
+}
+
+impl Layer {
+    /// Applies those of the changes whose path `is_wanted`. What is applied leaves the overlay, and an overlay of which all
+    /// was applied is removed.
+    pub fn apply(self, changes: &Changes, is_wanted: &dyn Fn(&Path) -> bool) -> Result<Applied, LayerError> {
+        let chosen = chosen(&changes.list, is_wanted);
+        let mut done = Applied::default();
+        let is_removal = |change: &&&Change| matches!(change.what, What::Removed { .. });
+        // What has to go first, the innermost first; then what comes, the outermost first.
+        let gone = chosen.iter().rev().filter(is_removal);
+        let come = chosen.iter().filter(|change| !is_removal(change));
+        for change in gone.chain(come) {
+            let put = match &change.conflict {
+                Some(conflict) => Err(conflict.clone()),
+                None => self.put(change).map_err(|error| explain(&error)),
+            };
+            match put {
+                Ok(()) => done.applied.push(change.path.clone()),
+                Err(why) => done.conflicts.push((change.path.clone(), why)),
+            }
+        }
+        let failed: HashSet<&PathBuf> = done.conflicts.iter().map(|(path, _)| path).collect();
+        // Only now: a directory without the right to write in it could not be filled.
+        let made = chosen.iter().rev().filter(|change| change.directory && change.what == What::ADDED);
+        let unfinished: Vec<(PathBuf, String)> = made
+            .filter(|change| !failed.contains(&change.path))
+            .filter_map(|change| {
+                Some((change.path.clone(), explain(&self.finish_directory(&change.path).err()?)))
+            })
+            .collect();
+        done.conflicts.extend(unfinished);
+        if done.conflicts.is_empty() && !changes.is_truncated && chosen.len() == changes.list.len() {
+            self.discard()?;
+        }
+        Ok(done)
+    }
+
+    fn put(&self, change: &Change) -> io::Result<()> {
+        let path = &change.path;
+        match &change.what {
+            What::Removed { .. } if change.directory => self.workspace.remove_directory(path),
+            What::Removed { .. } => self.workspace.remove_file(path),
+            What::Permissions { to, .. } => {
+                self.workspace.set_permissions(path, *to)?;
+                self.forget(change)
+            }
+            What::Added { .. } | What::Modified => {
+                self.place(change)?;
+                self.forget(change)
+            }
+        }
+    }
+
+    fn place(&self, change: &Change) -> io::Result<()> {
+        let (path, workspace) = (&change.path, &self.workspace);
+        let data = self.upper.metadata(path)?;
+        if data.kind() == EntryKind::Directory {
+            return workspace.create_directory(path, 0o700);
+        }
+        let existing = match change.what {
+            What::Modified => Existing::Replace,
+            _ => Existing::Keep,
+        };
+        if existing == Existing::Replace && self.is_newer(&workspace.metadata(path)?) {
+            return Err(io::Error::other(CHANGED_MEANWHILE));
+        }
+        let (parent, name) = workspace.parent(path)?;
+        let temporary = PathBuf::from(format!(".ringfence-apply-{}", std::process::id()));
+        let _ = parent.remove_file(&temporary);
+        let made = match data.kind() {
+            EntryKind::Link => parent.create_link(&temporary, &self.upper.read_link(path)?),
+            _ => self.copy(path, &data, parent.create_file(&temporary, 0o600)?),
+        };
+        let put = made.and_then(|()| parent.rename(&temporary, Path::new(name), existing));
+        if put.is_err() {
+            let _ = parent.remove_file(&temporary);
+        }
+        put
+    }
+
+    fn copy(&self, path: &Path, data: &Metadata, mut to: File) -> io::Result<()> {
+        copy_data(&mut self.upper.file(path)?, &mut to, data.length())?;
+        rustix::fs::fchmod(&to, rustix::fs::Mode::from_raw_mode(data.permissions() & PERMISSIONS))?;
+        if let Some(modified) = time(data.modified()) {
+            to.set_modified(modified)?;
+        }
+        to.sync_all()
+    }
+
+    /// Gives a directory that was applied the permissions that it has in the overlay.
+    fn finish_directory(&self, path: &Path) -> io::Result<()> {
+        self.workspace.set_permissions(path, self.upper.metadata(path)?.permissions() & PERMISSIONS)
+    }
+
+    /// Takes what was applied out of the overlay. A directory stays, for what is in it; and a file stays in a directory that
+    /// hides what is below it, or it would count as removed. The same above and below is no change.
+    fn forget(&self, change: &Change) -> io::Result<()> {
+        if change.directory || change.is_covered {
+            return Ok(());
+        }
+        self.upper.remove_file(&change.path)
+    }
+}
+
+/// The changes whose path is wanted, and the new directories that they are in.
+fn chosen<'c>(all: &'c [Change], is_wanted: &dyn Fn(&Path) -> bool) -> Vec<&'c Change> {
+    let mut chosen = Vec::new();
+    // In the order of paths, what is in a directory follows it at once.
+    let mut next: Option<&Path> = None;
+    for change in all.iter().rev() {
+        let is_needed = change.directory
+            && change.what == What::ADDED
+            && next.is_some_and(|next| next.starts_with(&change.path));
+        if is_wanted(&change.path) || is_needed {
+            next = Some(&change.path);
+            chosen.push(change);
+        }
+    }
+    chosen.reverse();
+    chosen
+}
+
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => CHANGED_MEANWHILE.to_owned(),
+        io::ErrorKind::NotFound => DELETED_MEANWHILE.to_owned(),
+        io::ErrorKind::DirectoryNotEmpty => "something else is in it".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+fn time((seconds, nanoseconds): (i64, i64)) -> Option<SystemTime> {
+    let (seconds, nanoseconds) = (u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
+}
+
+/// Copies the data of a file and leaves holes as they are.
+fn copy_data(from: &mut File, to: &mut File, length: u64) -> io::Result<()> {
+    to.set_len(length)?;
+    let mut at = 0;
+    while at < length {
+        let begin = match rustix::fs::seek(&*from, SeekFrom::Data(at)) {
+            Ok(begin) => begin,
+            // There is no more.
+            Err(Errno::NXIO) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let end = rustix::fs::seek(&*from, SeekFrom::Hole(begin))?;
+        for file in [&mut *from, &mut *to] {
+            file.seek(io::SeekFrom::Start(begin))?;
+        }
+        let copied = io::copy(&mut Read::take(&mut *from, end - begin), to)?;
+        if copied == 0 {
+            return Ok(());
+        }
+        at = end;
+    }
+    to.flush()
+}

@@ -1,0 +1,71 @@
+//! Changes below a directory: names are created, moved and removed without leaving it or following a symbolic link.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, fchmod, mkdirat, openat, renameat_with, symlinkat, unlinkat,
+};
+
+use crate::directory::Directory;
+
+/// What a rename does with a file that has the new name already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// The rename fails.
+    Keep,
+    /// The file is replaced.
+    Replace,
+}
+
+impl Directory {
+    /// Creates a directory.
+    pub fn create_directory(&self, path: &Path, permissions: u32) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(mkdirat(&parent, name, Mode::from_raw_mode(permissions))?)
+    }
+
+    /// Creates a regular file for writing. Fails if the name exists.
+    pub fn create_file(&self, path: &Path, permissions: u32) -> io::Result<File> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&parent, name, flags, Mode::from_raw_mode(permissions))?.into())
+    }
+
+    /// Creates a symbolic link.
+    pub fn create_link(&self, path: &Path, target: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(symlinkat(target, &parent, name)?)
+    }
+
+    /// Sets the permissions of a regular file or a directory.
+    pub fn set_permissions(&self, path: &Path, permissions: u32) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(&parent, name, flags, Mode::empty())?;
+        Ok(fchmod(&file, Mode::from_raw_mode(permissions))?)
+    }
+
+    /// Gives a file another name.
+    pub fn rename(&self, from: &Path, to: &Path, existing: Existing) -> io::Result<()> {
+        let ((old, from), (new, to)) = (self.parent(from)?, self.parent(to)?);
+        let flags = match existing {
+            Existing::Keep => RenameFlags::NOREPLACE,
+            Existing::Replace => RenameFlags::empty(),
+        };
+        Ok(renameat_with(&old, from, &new, to, flags)?)
+    }
+
+    /// Removes a name that is not a directory.
+    pub fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(unlinkat(&parent, name, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
+    }
+}

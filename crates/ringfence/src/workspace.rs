@@ -1,0 +1,67 @@
+//! Where work happens: the directory that a command or a task names, with its identity.
+//!
+//! A path says little: a run in a directory above may have put another directory or a link in its place. So the path is
+//! resolved once, when the work is accepted, and from then on only the directory that was found then is used.
+
+use std::path::Path;
+
+use anyhow::Context;
+use ringfence_core::config::AgentSettings;
+use ringfence_core::paths::{DirectoryId, HostPath};
+use ringfence_workspace::{Directory, DirectoryError};
+
+use crate::cli::Options;
+use crate::installation::Installation;
+use crate::report::advise;
+
+/// A directory to work in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Workspace {
+    pub(crate) path: HostPath,
+    pub(crate) id: DirectoryId,
+}
+
+impl Workspace {
+    /// The directory to work in: a flag's, the agent's, or the current one. One that was accepted before is looked at again,
+    /// and refused if it is another one now.
+    pub(crate) fn of(
+        installation: &Installation,
+        options: &Options,
+        agent: Option<&AgentSettings>,
+    ) -> anyhow::Result<Self> {
+        if let (Some(id), Some(path)) = (options.workspace_id, &options.cwd) {
+            Directory::open_known(path, id).map_err(refused)?;
+            return Ok(Self { path: HostPath::new(path)?, id });
+        }
+        let chosen = options.cwd.as_deref().or_else(|| agent?.working_directory.as_deref());
+        match chosen {
+            Some(path) => Self::named(installation, path),
+            None => Self::named(
+                installation,
+                installation.cwd().map_err(|error| advise(error, "name a directory"))?,
+            ),
+        }
+    }
+
+    /// The directory that the user names, as it is now.
+    pub(crate) fn named(installation: &Installation, path: &Path) -> anyhow::Result<Self> {
+        let path = installation.expand(path);
+        let unusable = || format!("the workspace {} cannot be used", path.display());
+        Self::at(&std::fs::canonicalize(&path).with_context(unusable)?).with_context(unusable)
+    }
+
+    /// The directory at a path that has been resolved before: a part that is a link now is refused.
+    pub(crate) fn at(path: &Path) -> anyhow::Result<Self> {
+        let id = Directory::open(path).map_err(refused)?.id();
+        Ok(Self { path: HostPath::new(path)?, id })
+    }
+}
+
+/// A directory that cannot be used, with what to do about it.
+pub(crate) fn refused(error: DirectoryError) -> anyhow::Error {
+    let remedy = error.remedy();
+    match remedy {
+        Some(remedy) => advise(error, remedy),
+        None => error.into(),
+    }
+}

@@ -1,0 +1,58 @@
+//! A run has files attached to its reply that it must not read itself.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::Place;
+
+/// The result of an agent that runs a script and ends with a reply.
+fn reply(place: &Place, script: &str, more: &[&str]) -> Value {
+    let command = format!("sh -c '{script}'");
+    let words = ["run", "--mode", "native", "--agent", "command", "--json", "--command", &command];
+    place.run(&[&words, more].concat()).expect_code(0).result()
+}
+
+fn assert_refused(result: &Value, name: &str) {
+    assert_eq!(result["attachments"].as_array().map_or(0, Vec::len), 0, "{result}");
+    let text = result["text"].as_str().unwrap();
+    assert!(text.contains(&format!("- {name}: the run may not read it")), "{text}");
+}
+
+#[test]
+fn a_hard_link_of_a_masked_file_is_not_attached() {
+    let place = Place::new();
+    fs::write(place.work().join(".env"), "TOKEN=secret\n").unwrap();
+    fs::hard_link(place.work().join(".env"), place.work().join("plain.txt")).unwrap();
+    fs::write(place.work().join("open.txt"), "open\n").unwrap();
+    assert_refused(&reply(&place, "echo [send_file: plain.txt]", &[]), "plain.txt");
+    let open = reply(&place, "echo [send_file: open.txt]", &[]);
+    assert_eq!(open["attachments"][0]["path"], "open.txt", "{open}");
+}
+
+#[test]
+fn a_renamed_directory_of_denied_files_is_not_attached() {
+    let place = Place::new();
+    fs::create_dir_all(place.work().join("secrets/inner")).unwrap();
+    for file in ["secrets/key", "secrets/inner/key"] {
+        fs::write(place.work().join(file), "secret\n").unwrap();
+    }
+    let policy = place.home().join("policy.json");
+    fs::write(&policy, r#"{"extends": "standard", "files": {"deny": ["secrets/**"]}}"#).unwrap();
+    let policy = policy.display().to_string();
+    let script = "mv secrets pub; echo [send_file: pub/key] [send_file: pub/inner/key]";
+    let result = reply(&place, script, &["--policy", &policy]);
+    ["pub/key", "pub/inner/key"].iter().for_each(|name| assert_refused(&result, name));
+}
+
+/// With an overlay the agent's own files are attached, and what it must not read is not.
+#[test]
+fn an_overlay_attaches_no_masked_file() {
+    let place = Place::new();
+    fs::write(place.work().join(".env"), "TOKEN=secret\n").unwrap();
+    fs::hard_link(place.work().join(".env"), place.work().join("plain.txt")).unwrap();
+    let overlay = ["--workspace", "overlay"];
+    assert_refused(&reply(&place, "echo [send_file: plain.txt]", &overlay), "plain.txt");
+    let made = reply(&place, "echo made > made.txt; echo [send_file: made.txt]", &overlay);
+    assert_eq!(made["attachments"][0]["path"], "made.txt", "{made}");
+}

@@ -1,0 +1,152 @@
+//! What a run leaves in an overlay to hold the host, to hide from it, or to stay for ever.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Place, Ran};
+
+fn run(place: &Place, script: &str) -> Ran {
+    place.run(&[
+        "exec",
+        "--mode",
+        "native",
+        "--workspace",
+        "overlay",
+        "--timeout",
+        "60s",
+        "--",
+        "sh",
+        "-ec",
+        script,
+    ])
+}
+
+fn perl(script: &str) -> String {
+    format!("perl -e '{script}'")
+}
+
+fn changes(place: &Place) -> Vec<(String, String)> {
+    let changes = place.run(&["diff", "last", "--json"]).expect_code(0).json();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    changes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|change| (text(&change["path"]), text(&change["change"])))
+        .collect()
+}
+
+/// A shell command that makes this many files of five bytes in a directory.
+fn many_files(directory: &str, from: u32, count: u32) -> String {
+    format!("mkdir -p {directory} && seq {from} {} | split -l 1 -a 4 - {directory}/", from + count - 1)
+}
+
+/// A workspace of many small files, and a run that removes them all and makes as many others.
+fn replaced_files(removed: u32, added: u32) -> Place {
+    let place = Place::new();
+    let made = Command::new("sh")
+        .args(["-ec", &many_files("old", 1000, removed)])
+        .current_dir(place.work())
+        .status();
+    assert!(made.unwrap().success());
+    run(&place, &format!("rm -r old && {}", many_files("new", 1000, added))).expect_code(0);
+    place
+}
+
+/// Pairwise comparison would read 16 million files; each is read once.
+#[test]
+fn many_files_of_one_length_are_compared_once_each() {
+    let place = replaced_files(2000, 4000);
+    let stat = place.run(&["diff", "last", "--stat"]).expect_code(0);
+    assert!(stat.stdout.contains("→ new/aaaa"), "{}", &stat.stdout[..500]);
+    assert!(!stat.stderr.contains("renames are not shown"), "{}", stat.stderr);
+    // Those that were removed, those that were added, and a directory on each side.
+    assert_eq!(changes(&place).len(), 6002);
+    place.run(&["apply", "last", "new/aaaa"]).expect_code(0);
+    place.run(&["discard", "last"]).expect_code(0);
+}
+
+#[test]
+fn renames_among_too_many_files_are_not_looked_for() {
+    let place = replaced_files(5200, 5200);
+    let stat = place.run(&["diff", "last", "--stat"]).expect_code(0);
+    assert!(stat.stderr.contains("renames are not shown: 10400 files with 52000 bytes"), "{}", stat.stderr);
+    assert!(!stat.stdout.contains('→'), "nothing counts as renamed");
+    assert_eq!(changes(&place).len(), 10_402);
+}
+
+fn is_gone(place: &Place) -> bool {
+    let run = fs::read_dir(place.state().join("runs")).unwrap().next().unwrap().unwrap().path();
+    !run.join("layer").exists() && !run.join("layer-discarded").exists()
+}
+
+#[test]
+fn overlays_of_any_depth_can_be_shown_applied_and_discarded() {
+    // No path can name what is at the end of 6,000 directories.
+    for (length, depth, last) in [(1, 1_500, "chmod 0, \"..\";"), (1, 6_000, ""), (255, 6_000, "")] {
+        let place = Place::new();
+        let script = format!(
+            "my $n = \"n\" x {length}; for (1..{depth}) {{ mkdir $n or die; chdir $n or die; }} {last}"
+        );
+        run(&place, &format!("echo work > work; {}", perl(&script))).expect_code(0);
+        place.run(&["diff", "last", "--stat"]).expect_code(0);
+        place.run(&["apply", "last", "work"]).expect_code(0);
+        assert_eq!(place.read("work"), "work\n");
+        // Few descriptors and a small stack suffice, however deep it is.
+        let limited = format!("ulimit -n 32; ulimit -s 2048; exec {} discard last", crate::support::BINARY);
+        place.shell(&limited).expect_code(0);
+        assert!(is_gone(&place), "{length} {depth}");
+    }
+}
+
+#[test]
+fn inaccessible_directories_can_be_discarded() {
+    let place = Place::new();
+    run(&place, "mkdir -p a/b/c x; echo 1 > a/b/c/f; chmod 0 a/b/c a/b a x").expect_code(0);
+    place.run(&["diff", "last"]).expect_code(0);
+    place.run(&["discard", "last"]).expect_code(0);
+    assert!(is_gone(&place));
+}
+
+/// The attribute by which the host marks stub files, set by the agent on files of its own.
+#[test]
+fn a_forged_mark_hides_no_change() {
+    let place = Place::new();
+    fs::write(place.work().join("a.txt"), "before\n").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let number = if cfg!(target_arch = "x86_64") { 188 } else { 5 };
+    let mark = perl(&format!(
+        "my ($mark, $value) = (\"user.ringfence.stand-in\", \"1\");
+         for my $file (@ARGV) {{ syscall({number}, $file, $mark, $value, 1, 0) == 0 or die $!; }}"
+    ));
+    let script =
+        format!("echo evil > a.txt; echo evil > new.txt; : > empty; mkdir d; {mark} a.txt new.txt empty d");
+    run(&place, &script).expect_code(0);
+    let expected = [("a.txt", "modified"), ("d", "added"), ("empty", "added"), ("new.txt", "added")];
+    assert_eq!(changes(&place), expected.map(|(path, what)| (path.to_owned(), what.to_owned())));
+    place.run(&["apply", "last"]).expect_code(0);
+    assert_eq!((place.read("a.txt"), place.read("new.txt")), ("evil\n".into(), "evil\n".into()));
+}
+
+/// A run above the workspace swaps a directory of the workspace for a link while the overlay waits.
+#[test]
+fn links_in_the_workspace_are_not_followed() {
+    let place = Place::new();
+    let outside = place.home().join("outside");
+    for directory in [&outside, &place.work().join("d"), &place.work().join("e")] {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("x"), "safe").unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    run(&place, "echo evil > d/x; rm e/x; echo evil > e/new").expect_code(0);
+    for name in ["d", "e"] {
+        fs::rename(place.work().join(name), place.home().join(name)).unwrap();
+        std::os::unix::fs::symlink(&outside, place.work().join(name)).unwrap();
+    }
+    place.run(&["diff", "last"]).expect_code(0);
+    place.run(&["apply", "last"]).expect_code(1);
+    let names: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!((names.len(), fs::read_to_string(outside.join("x")).unwrap().as_str()), (1, "safe"));
+}
