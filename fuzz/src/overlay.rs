@@ -50,7 +50,10 @@ pub fn check(data: &[u8]) {
     let id = DirectoryId { device: data.dev(), inode: data.ino() };
     if let Ok(layer) = Layer::open(&root.join("layer"), &workspace, id, &marker) {
         let changes = layer.changes();
-        assert!(changes.list.iter().all(|change| is_inside(&change.path)), "a change is outside: {changes:?}");
+        assert!(
+            changes.list.iter().all(|change| is_inside(&change.path)),
+            "a change is outside: {changes:?}"
+        );
         let applied = layer.apply(&changes, &|_| true);
         assert_eq!(before, seen(&outside), "applying changed what is outside");
         assert!(applied.iter().flat_map(|done| &done.applied).all(|path| is_inside(path)));

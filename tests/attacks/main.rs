@@ -36,7 +36,9 @@ mod sandbox;
 
 mod api;
 mod attachments;
+mod bounds;
 mod broker;
+mod budget;
 mod checklists;
 mod daemon;
 mod dashboard;
@@ -49,4 +51,5 @@ mod processes;
 mod quota;
 mod scan;
 mod settings;
+mod terminal;
 mod workspace;

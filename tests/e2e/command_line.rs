@@ -354,7 +354,7 @@ fn what_an_agent_prints_does_not_steer_the_terminal() {
         "--command",
         r"printf '\033]2;title\007text'",
     ]);
-    assert_eq!(ran.stdout, "]2;titletext\n");
+    assert_eq!(ran.stdout, "text\n");
 }
 
 #[test]

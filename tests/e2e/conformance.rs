@@ -72,6 +72,7 @@ impl Subject {
         let mode = self.backend.mode();
         let mapping = if mode.isolates() { PathMappingMode::Mapped } else { PathMappingMode::SamePath };
         let request = Request {
+            default_limits: Default::default(),
             run: format!("conformance-{mode}-{}-{}", std::process::id(), next()).parse().unwrap(),
             mode,
             policy: Preset::default_of(mode).policy(),

@@ -225,17 +225,30 @@ fn ordinary_programs_find_their_way() {
     }
 }
 
+const CLAUDE_KEY: Login = Login {
+    variables: &[("ANTHROPIC_API_KEY", "sk-ant-api03-REAL-SECRET")],
+    file: None,
+    header: "x-api-key",
+    value: "sk-ant-api03-REAL-SECRET",
+};
+const CODEX_KEY: Login = Login {
+    variables: &[("OPENAI_API_KEY", "sk-proj-REAL-SECRET")],
+    file: None,
+    header: "authorization",
+    value: "Bearer sk-proj-REAL-SECRET",
+};
+const OPENCODE_KEY: Login = Login {
+    variables: &[("ANTHROPIC_API_KEY", "sk-ant-api03-REAL-SECRET"), ("OPENCODE_DISABLE_MODELS_FETCH", "1")],
+    file: None,
+    header: "x-api-key",
+    value: "sk-ant-api03-REAL-SECRET",
+};
 const CLAUDE: &[&str] = &["api.anthropic.com"];
 const CODEX: &[&str] = &["api.openai.com", "chatgpt.com"];
 
 #[test]
 fn claude_with_a_key() {
-    let login = Login {
-        variables: &[("ANTHROPIC_API_KEY", "sk-ant-api03-REAL-SECRET")],
-        file: None,
-        header: "x-api-key",
-        value: "sk-ant-api03-REAL-SECRET",
-    };
+    let login = CLAUDE_KEY;
     agent_works_without_its_secret("claude", CLAUDE, &[], &login);
 }
 
@@ -379,26 +392,66 @@ fn codex_with_a_login_that_ran_out() {
 
 #[test]
 fn codex_with_a_key() {
-    let login = Login {
-        variables: &[("OPENAI_API_KEY", "sk-proj-REAL-SECRET")],
-        file: None,
-        header: "authorization",
-        value: "Bearer sk-proj-REAL-SECRET",
-    };
+    let login = CODEX_KEY;
     agent_works_without_its_secret("codex", CODEX, &[], &login);
 }
 
 #[test]
 fn opencode_with_a_key() {
-    let login = Login {
-        variables: &[
-            ("ANTHROPIC_API_KEY", "sk-ant-api03-REAL-SECRET"),
-            ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
-        ],
-        file: None,
-        header: "x-api-key",
-        value: "sk-ant-api03-REAL-SECRET",
-    };
+    let login = OPENCODE_KEY;
     let more = ["--model", "anthropic/claude-sonnet-4-5", "--env", "OPENCODE_DISABLE_MODELS_FETCH"];
     agent_works_without_its_secret("opencode", CLAUDE, &more, &login);
+}
+
+/// A policy with a budget that no test uses up.
+fn ample_budget() -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policy.json");
+    fs::write(&path, r#"{"extends": "standard", "limits": {"tokens": 100000000}}"#).unwrap();
+    (directory, path.display().to_string())
+}
+
+/// What the agent CLIs send to their providers besides asking the model is let through under a budget too.
+#[test]
+fn claude_works_under_a_budget() {
+    let (_directory, policy) = ample_budget();
+    let login = CLAUDE_KEY;
+    agent_works_without_its_secret("claude", CLAUDE, &["--policy", &policy], &login);
+}
+
+#[test]
+fn codex_works_under_a_budget() {
+    let (_directory, policy) = ample_budget();
+    let key = CODEX_KEY;
+    agent_works_without_its_secret("codex", CODEX, &["--policy", &policy], &key);
+    let file = chatgpt_login(4_000_000_000).leak();
+    let value = format!("Bearer {}", token(4_000_000_000)).leak();
+    let plan =
+        Login { variables: &[], file: Some((".codex/auth.json", file)), header: "authorization", value };
+    agent_works_without_its_secret("codex", CHATGPT, &["--policy", &policy], &plan);
+}
+
+#[test]
+fn opencode_works_under_a_budget() {
+    let (_directory, policy) = ample_budget();
+    let login = OPENCODE_KEY;
+    let model = ["--model", "anthropic/claude-sonnet-4-5", "--env", "OPENCODE_DISABLE_MODELS_FETCH"];
+    let more = [&model[..], &["--policy", &policy]].concat();
+    agent_works_without_its_secret("opencode", CLAUDE, &more, &login);
+}
+
+/// codex asks for a model of which the built-in list has no price.
+#[test]
+fn a_run_whose_model_has_no_price_says_so() {
+    let provider = Provider::new(CODEX, vec![text("never")]);
+    let place = provider.seen_from(Place::with_agent_clis()).env("OPENAI_API_KEY", "sk-proj-REAL-SECRET");
+    let policy = place.home().join("policy.json");
+    fs::write(&policy, r#"{"extends": "standard", "limits": {"cost_usd": 10}}"#).unwrap();
+    let policy = policy.display().to_string();
+    let more = ["--policy", &policy, "--model", "unheard-of", "Do it"];
+    let ran = place.run(&[&["run", "--json", "--agent", "codex", "--mode", "native"], &more[..]].concat());
+    let failure = ran.result()["failure"].clone();
+    assert_eq!(failure["class"], "refused", "{ran:?}");
+    assert!(failure["message"].as_str().unwrap().contains("`unheard-of`"), "{failure}");
+    assert!(failure["remedy"].as_str().unwrap().contains("broker.prices_file"), "{failure}");
 }

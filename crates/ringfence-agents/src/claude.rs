@@ -10,6 +10,7 @@ use ringfence_core::backend::ExitStatus;
 use ringfence_core::event::{Event, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::SessionId;
+use ringfence_core::text::PlainText;
 use ringfence_core::units::Seconds;
 use serde_json::Value;
 
@@ -97,7 +98,7 @@ impl AgentCli for Claude {
 #[derive(Default)]
 struct ClaudeReader {
     session: Option<SessionId>,
-    tools: BTreeMap<String, String>,
+    tools: BTreeMap<String, PlainText>,
     /// The last `error` of an assistant's message.
     error: Option<String>,
     /// When a rejected limit resets, in seconds since the epoch.
@@ -146,7 +147,7 @@ impl Reader for ClaudeReader {
             outcome.failure = Some(self.silent(exit));
             return outcome;
         };
-        outcome.text = text_at(&result, &["result"]).unwrap_or_default().to_owned();
+        outcome.text = text_at(&result, &["result"]).unwrap_or_default().into();
         outcome.usage = usage(&result);
         let is_error = result.get("is_error").and_then(Value::as_bool).unwrap_or(true);
         if is_error || exit != ExitStatus::Code(0) {
@@ -199,11 +200,11 @@ impl ClaudeReader {
 
     fn block(&mut self, block: &Value) -> Option<Event> {
         match text_at(block, &["type"])? {
-            "text" => Some(Event::Text { text: text_at(block, &["text"])?.to_owned() }),
+            "text" => Some(Event::Text { text: text_at(block, &["text"])?.into() }),
             "tool_use" => {
-                let tool = text_at(block, &["name"])?.to_owned();
+                let tool = PlainText::from(text_at(block, &["name"])?);
                 self.tools.insert(text_at(block, &["id"])?.to_owned(), tool.clone());
-                Some(Event::ToolUse { tool, input: block.get("input").cloned().unwrap_or_default() })
+                Some(Event::ToolUse { tool, input: block.get("input").cloned().unwrap_or_default().into() })
             }
             _ => None,
         }
@@ -217,7 +218,7 @@ impl ClaudeReader {
             .filter(|block| text_at(block, &["type"]) == Some("tool_result"))
             .map(|block| Event::ToolResult {
                 tool: text_at(block, &["tool_use_id"]).and_then(|id| self.tools.remove(id)),
-                output: content_text(block.get("content")),
+                output: content_text(block.get("content")).into(),
                 is_error: block.get("is_error").and_then(Value::as_bool).unwrap_or(false),
             })
             .collect()

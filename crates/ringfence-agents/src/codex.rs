@@ -8,6 +8,7 @@ use ringfence_core::backend::ExitStatus;
 use ringfence_core::event::{Event, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::SessionId;
+use ringfence_core::text::PlainText;
 use serde_json::{Value, json};
 
 use crate::reading::{LastWords, at, mentions, no_result, notice, number_at, plain, status_in, text_at};
@@ -66,6 +67,8 @@ impl AgentCli for Codex {
         for setting in [
             "features.plugins=false",
             "analytics.enabled=false",
+            // The broker reads what is sent to a model: for a budget, and for placeholders that do not belong there.
+            "features.enable_request_compression=false",
             // The model's own shell has no business with keys.
             "shell_environment_policy.ignore_default_excludes=false",
         ] {
@@ -95,7 +98,7 @@ impl AgentCli for Codex {
 #[derive(Default)]
 struct CodexReader {
     session: Option<SessionId>,
-    text: String,
+    text: PlainText,
     usage: Option<Usage>,
     stalled: Option<Failure>,
     failure: Option<Failure>,
@@ -165,21 +168,21 @@ impl CodexReader {
         self.stalled = None;
         match (kind, completed) {
             ("agent_message", true) => {
-                let text = text_at(item, &["text"]).unwrap_or_default().to_owned();
+                let text = PlainText::from(text_at(item, &["text"]).unwrap_or_default());
                 self.text.clone_from(&text);
                 vec![Event::Text { text }]
             }
             ("command_execution", false) => {
                 let command = text_at(item, &["command"]).unwrap_or_default();
-                vec![Event::ToolUse { tool: "shell".into(), input: json!({ "command": command }) }]
+                vec![Event::ToolUse { tool: "shell".into(), input: json!({ "command": command }).into() }]
             }
             ("command_execution", true) => vec![Event::ToolResult {
                 tool: Some("shell".into()),
-                output: text_at(item, &["aggregated_output"]).unwrap_or_default().to_owned(),
+                output: text_at(item, &["aggregated_output"]).unwrap_or_default().into(),
                 is_error: at(item, &["exit_code"]).and_then(Value::as_i64) != Some(0),
             }],
             ("reasoning" | "agent_message", _) | (_, false) => Vec::new(),
-            (tool, true) => vec![Event::ToolUse { tool: tool.to_owned(), input: item.clone() }],
+            (tool, true) => vec![Event::ToolUse { tool: tool.into(), input: item.clone().into() }],
         }
     }
 

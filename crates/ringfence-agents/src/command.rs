@@ -89,7 +89,7 @@ impl Reader for CommandReader {
             ExitStatus::Code(0) => None,
             other => Some(bad_exit("the command", other, &self.last_words)),
         };
-        Outcome { text: std::mem::take(&mut self.answer), failure, ..Outcome::default() }
+        Outcome { text: std::mem::take(&mut self.answer).into(), failure, ..Outcome::default() }
     }
 }
 

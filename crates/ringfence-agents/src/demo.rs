@@ -13,6 +13,7 @@ use std::time::Duration;
 use ringfence_core::backend::ExitStatus;
 use ringfence_core::event::{Event, Stream};
 use ringfence_core::failure::Failure;
+use ringfence_core::text::PlainText;
 use serde_json::json;
 
 use crate::reading::{LastWords, no_result, plain};
@@ -62,7 +63,7 @@ impl AgentCli for Demo {
 
 #[derive(Default)]
 struct DemoReader {
-    text: String,
+    text: PlainText,
     last_words: LastWords,
 }
 
@@ -115,11 +116,11 @@ pub fn act(mut out: impl Write, env: &dyn Fn(&str) -> Option<String>) -> io::Res
         out.flush()
     };
     say(Event::Text { text: "I write a small program and run it.".into() })?;
-    say(Event::ToolUse { tool: "write".into(), input: json!({ "path": "primes.sh" }) })?;
+    say(Event::ToolUse { tool: "write".into(), input: json!({ "path": "primes.sh" }).into() })?;
     fs::File::create("primes.sh")?.write_all(PROGRAM.as_bytes())?;
-    say(Event::ToolUse { tool: "shell".into(), input: json!({ "command": "sh primes.sh" }) })?;
+    say(Event::ToolUse { tool: "shell".into(), input: json!({ "command": "sh primes.sh" }).into() })?;
     let ran = Command::new("sh").arg("primes.sh").output()?;
-    let output = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
+    let output = String::from_utf8_lossy(&ran.stdout).trim().into();
     say(Event::ToolResult { tool: Some("shell".into()), output, is_error: !ran.status.success() })?;
 
     if env(BAIT_FILE).is_none() || env(BAIT_PORT).is_none() {
@@ -131,18 +132,18 @@ pub fn act(mut out: impl Write, env: &dyn Fn(&str) -> Option<String>) -> io::Res
     say(Event::Text { text: "Now I try three things that I should not be able to do.".into() })?;
     let mut refused = 0;
     for (what, attempt) in attempts(env) {
-        say(Event::ToolUse { tool: "attempt".into(), input: json!({ "forbidden": what }) })?;
+        say(Event::ToolUse { tool: "attempt".into(), input: json!({ "forbidden": what }).into() })?;
         let outcome = attempt();
         refused += u8::from(outcome.is_err());
         let (output, is_error) = match outcome {
             Err(why) => (format!("refused: {why}"), true),
             Ok(()) => ("it worked: nothing stands in the way".into(), false),
         };
-        say(Event::ToolResult { tool: Some("attempt".into()), output, is_error })?;
+        say(Event::ToolResult { tool: Some("attempt".into()), output: output.into(), is_error })?;
     }
     let were = if refused == 1 { "was" } else { "were" };
     say(Event::Text {
-        text: format!("Done: primes.sh works. Of three forbidden things, {refused} {were} refused."),
+        text: format!("Done: primes.sh works. Of three forbidden things, {refused} {were} refused.").into(),
     })
 }
 

@@ -17,6 +17,7 @@ use ringfence_core::backend::ExitStatus;
 use ringfence_core::event::{Event, Stream, Usage};
 use ringfence_core::failure::Failure;
 use ringfence_core::ids::SessionId;
+use ringfence_core::text::PlainText;
 
 /// A program that works on a prompt.
 pub trait AgentCli: Sync {
@@ -251,7 +252,7 @@ pub trait Reader: Send {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
     /// Its last word.
-    pub text: String,
+    pub text: PlainText,
     /// The conversation.
     pub session: Option<SessionId>,
     /// Tokens and cost.

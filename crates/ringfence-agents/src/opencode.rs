@@ -7,6 +7,7 @@ use ringfence_core::backend::ExitStatus;
 use ringfence_core::event::{Event, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::SessionId;
+use ringfence_core::text::PlainText;
 use ringfence_core::units::Seconds;
 use serde_json::{Value, json};
 
@@ -112,7 +113,7 @@ fn provider_config(url: &str, model: Option<&str>) -> Result<String, InvocationE
 #[derive(Default)]
 struct OpencodeReader {
     session: Option<SessionId>,
-    text: String,
+    text: PlainText,
     usage: Usage,
     /// Why the last step ended.
     reason: Option<String>,
@@ -138,7 +139,7 @@ impl Reader for OpencodeReader {
         }
         match text_at(&value, &["type"]) {
             Some("text") => {
-                let text = text_at(&value, &["part", "text"]).unwrap_or_default().to_owned();
+                let text = PlainText::from(text_at(&value, &["part", "text"]).unwrap_or_default());
                 self.text.clone_from(&text);
                 events.push(Event::Text { text });
             }
@@ -196,15 +197,15 @@ impl OpencodeReader {
 
 fn tool(value: &Value) -> Vec<Event> {
     let Some(state) = at(value, &["part", "state"]) else { return Vec::new() };
-    let tool = text_at(value, &["part", "tool"]).unwrap_or("tool").to_owned();
+    let tool = text_at(value, &["part", "tool"]).unwrap_or("tool");
     let failed = text_at(state, &["status"]) == Some("error");
     let exit = at(state, &["metadata", "exit"]).and_then(Value::as_i64);
     let output = text_at(state, &["output"]).or_else(|| text_at(state, &["error"])).unwrap_or_default();
     vec![
-        Event::ToolUse { tool: tool.clone(), input: state.get("input").cloned().unwrap_or_default() },
+        Event::ToolUse { tool: tool.into(), input: state.get("input").cloned().unwrap_or_default().into() },
         Event::ToolResult {
-            tool: Some(tool),
-            output: output.to_owned(),
+            tool: Some(tool.into()),
+            output: output.into(),
             is_error: failed || exit.is_some_and(|code| code != 0),
         },
     ]

@@ -3,6 +3,7 @@
 use ringfence_core::backend::ExitStatus;
 use ringfence_core::event::{Event, Stream};
 use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::text::PlainText;
 use serde_json::Value;
 
 /// The text at a path of names.
@@ -22,10 +23,10 @@ pub(crate) fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
 
 /// A line that is no part of the CLI's protocol.
 pub(crate) fn plain(stream: Stream, line: &str) -> Vec<Event> {
-    vec![Event::Output { stream, text: line.to_owned() }]
+    vec![Event::Output { stream, text: line.into() }]
 }
 
-pub(crate) fn notice(message: impl Into<String>) -> Vec<Event> {
+pub(crate) fn notice(message: impl Into<PlainText>) -> Vec<Event> {
     vec![Event::Notice { message: message.into() }]
 }
 

@@ -32,6 +32,11 @@ pub trait Backend: Send + Sync {
     /// Bounds a run as the mode's own settings say, where the policy does not.
     fn bound(&self, _: &mut Limits) {}
 
+    /// The limits that a run has by default in a mode with a boundary and that this machine cannot enforce, and why.
+    fn not_enforced(&self, _: &Limits) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The name by which a run reaches services of the host, where its own loopback is another and there is a way.
     fn host_name(&self, _: &Request) -> Option<&'static str> {
         None
@@ -55,6 +60,11 @@ pub trait Backend: Send + Sync {
 pub trait Staged: Send {
     /// What a user should know of what was found in the workspace.
     fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The default limits that could not be put in force after all, and why.
+    fn not_enforced(&self) -> Vec<String> {
         Vec::new()
     }
 

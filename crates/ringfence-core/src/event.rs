@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::ids::{RunId, SessionId};
 use crate::mode::Mode;
+use crate::text::{PlainJson, PlainText};
 
 /// One line of a run's log, and of `--json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,22 +33,22 @@ pub enum Event {
     /// The agent says something.
     Text {
         /// What it says.
-        text: String,
+        text: PlainText,
     },
     /// The agent uses a tool.
     ToolUse {
         /// The tool.
-        tool: String,
+        tool: PlainText,
         /// What for.
-        input: Value,
+        input: PlainJson,
     },
     /// A tool answers.
     ToolResult {
         /// The tool, where the CLI tells.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        tool: Option<String>,
+        tool: Option<PlainText>,
         /// Its answer.
-        output: String,
+        output: PlainText,
         /// Whether the tool failed.
         is_error: bool,
     },
@@ -61,14 +61,14 @@ pub enum Event {
     /// Something that a person should know.
     Notice {
         /// What.
-        message: String,
+        message: PlainText,
     },
     /// Lines that are not the CLI's protocol.
     Output {
         /// Where they were written.
         stream: Stream,
         /// The lines, without the last line's end.
-        text: String,
+        text: PlainText,
     },
     /// The run is over.
     Result(RunResult),
@@ -132,7 +132,7 @@ pub struct RunResult {
     /// The exit code of `ringfence` for it.
     pub exit_code: u8,
     /// The agent's last word.
-    pub text: String,
+    pub text: PlainText,
     /// The files that it named in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
@@ -186,7 +186,7 @@ pub struct GitRef {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecutedLater {
     /// Its path, from the workspace.
-    pub path: String,
+    pub path: PlainText,
     /// What executes it, in a short sentence.
     pub why: String,
 }

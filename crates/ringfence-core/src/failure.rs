@@ -4,7 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::PlainText;
 use crate::units::Seconds;
+
+/// Longer messages are cut: they are sentences, not logs.
+const MAX_MESSAGE_BYTES: usize = 8 << 10;
 
 /// What kind of failure ended a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -139,10 +143,10 @@ pub struct Failure {
     /// What kind of failure.
     pub class: FailureClass,
     /// What happened, in one sentence.
-    pub message: String,
+    pub message: PlainText,
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
+    pub remedy: Option<PlainText>,
     /// When the provider said to come back, counted from the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<Seconds>,
@@ -150,12 +154,13 @@ pub struct Failure {
 
 impl Failure {
     /// A failure with nothing but its class and its sentence.
-    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), remedy: None, retry_after_seconds: None }
+    pub fn new(class: FailureClass, message: impl Into<PlainText>) -> Self {
+        let message = message.into().truncated(MAX_MESSAGE_BYTES);
+        Self { class, message, remedy: None, retry_after_seconds: None }
     }
 
     /// The same, with the remedy.
-    pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub fn with_remedy(mut self, remedy: impl Into<PlainText>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }

@@ -17,6 +17,7 @@ pub mod policy;
 pub mod record;
 mod suggest;
 pub mod task;
+pub mod text;
 pub mod units;
 
 pub use suggest::nearest;

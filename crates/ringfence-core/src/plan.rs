@@ -1,6 +1,6 @@
 //! Policy + capabilities → plan, or a refusal. The only place where they meet, and pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -21,6 +21,8 @@ pub struct Request {
     pub mode: Mode,
     /// What it may do.
     pub policy: Policy,
+    /// The limits of it that the mode chose, and nobody asked for. They never keep a run from starting.
+    pub default_limits: BTreeSet<Promise>,
     /// The program and its arguments.
     pub argv: Vec<String>,
     /// All variables that it sees.
@@ -169,7 +171,7 @@ pub fn resolve(mut request: Request, capabilities: &Capabilities) -> Result<Plan
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::{Refusal, Request, Stdin, resolve};
     use crate::capability::{Capabilities, Promise};
@@ -182,6 +184,7 @@ mod tests {
             run: "r1".parse().unwrap(),
             mode: Mode::Host,
             policy,
+            default_limits: BTreeSet::new(),
             argv: vec!["true".into()],
             env: BTreeMap::new(),
             workspace: PathMapping::new(PathMappingMode::SamePath, HostPath::new("/w").unwrap()),

@@ -36,6 +36,9 @@ pub struct Record {
     pub effective: Policy,
     /// By what each promise was kept.
     pub mechanisms: BTreeMap<Promise, Mechanism>,
+    /// Default limits that this machine cannot enforce, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_enforced: Vec<String>,
     /// Versions of all that took part.
     pub versions: BTreeMap<String, String>,
     /// The workspace outside and inside.

@@ -34,6 +34,11 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", message)
     }
 
+    /// A run that has used what it may.
+    pub(crate) fn budget(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "budget", message)
+    }
+
     /// A host that cannot be reached although it may be.
     pub(crate) fn unreachable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, "unreachable", message)
@@ -46,7 +51,7 @@ impl Refusal {
             | StatusCode::MISDIRECTED_REQUEST
             | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Outcome::Block,
             StatusCode::FORBIDDEN if self.rule == "placeholder" => Outcome::Block,
-            StatusCode::FORBIDDEN => Outcome::Deny,
+            StatusCode::FORBIDDEN | StatusCode::UPGRADE_REQUIRED => Outcome::Deny,
             _ => Outcome::Error,
         }
     }
@@ -62,7 +67,15 @@ impl Refusal {
             "placeholder" => "use the credential in its own header, towards its own host, over TLS",
             "login" => "a person can log in again, outside",
             "daemon" => "leave the daemon's address out: no policy allows it",
-            "budget" => "a person can raise the budget of the policy",
+            "budget" => "raise `limits.tokens` or `limits.cost_usd` of the policy",
+            "audit-full" => "start another run: this one has made more requests than are recorded for one",
+            "budget-model" => {
+                "name the price of the model in the file that `broker.prices_file` of the settings names, or use \
+                 `limits.tokens` instead of `limits.cost_usd`"
+            }
+            "budget-request" => {
+                "use /messages, /responses or /chat/completions in the foreground, or a policy without a budget"
+            }
             _ => "look at what was asked for",
         }
     }

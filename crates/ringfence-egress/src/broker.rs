@@ -226,10 +226,7 @@ async fn answer<S: Stream>(ways: Arc<Ways>, request: Request<Incoming>, place: P
 
 async fn judge(ways: &Ways, host: &Host, port: u16) -> Result<(String, bool), Refusal> {
     let session = &ways.session;
-    if session.audit_is_full() {
-        let message = "nothing more of what this run does can be written down";
-        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "audit-full", message));
-    }
+    session.check_audit()?;
     let mut verdict = session.admits(host, port);
     if let Verdict::Denied(Denial::Unlisted { .. }) = verdict
         && session.asking.ask(host, port).await == Said::Yes

@@ -57,6 +57,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
         })
     }
 
+    /// Ready when the other end has gone. What it says meanwhile is for later.
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.read.len() < HELD {
+            match self.poll_read(cx, GLANCE) {
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Poll::Ready(()),
+                Poll::Pending => break,
+            }
+        }
+        Poll::Pending
+    }
+
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.out.is_empty() {
             let count = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.out))?;
@@ -236,14 +248,10 @@ impl<H: Stream> Exchange<H> {
 
     /// Notices if the client goes away while it waits. What it says meanwhile is for later.
     fn poll_leave(&mut self, cx: &mut Context<'_>, client: &mut Side<impl Stream>) -> Result<(), Broken> {
-        while self.watched && client.read.len() < HELD {
-            match client.poll_read(cx, GLANCE) {
-                Poll::Ready(true) => {}
-                Poll::Ready(false) => return Err(Broken::Client),
-                Poll::Pending => break,
-            }
+        match self.watched && client.poll_gone(cx).is_ready() {
+            true => Err(Broken::Client),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// The head of the answer. What is left of the request goes meanwhile.

@@ -7,20 +7,21 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::ResponseFuture;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use crate::answer::{Body, BodyError, Refusal};
-use crate::meter::{Api, Reading};
+use crate::answer::{Body, BodyError, Refusal, whole};
+use crate::meter::{Admitted, Api, DemandError, MAX_BODY_BYTES, Reading};
 use crate::note::{Counted, Counts, Note};
 use crate::passing::{Passing, reading};
-use crate::request::{Decision, Prepared, Target, Watch, is_websocket, prepare, strayed};
+use crate::request::{Decision, Prepared, Target, Watch, admit, is_websocket, prepare, strayed};
 use crate::session::{Busy, Session, Ways};
 use crate::upstream::no_way;
 
@@ -88,7 +89,7 @@ async fn send(
     let session = &ways.session;
     let theirs = hyper::upgrade::on(&mut request);
     let (mut parts, body) = request.into_parts();
-    let prepared = match prepare(ways, target, &mut parts, note).await? {
+    let mut prepared = match prepare(ways, target, &mut parts, note).await? {
         Decision::Answer(answer) => return Ok(Either::Own(answer)),
         Decision::Send(prepared) => prepared,
     };
@@ -96,11 +97,26 @@ async fn send(
     parts.version = Version::HTTP_11;
     let found = Arc::new(Found { counts: Arc::clone(&note.counts), stray: AtomicBool::new(false) });
     let watched = Watched { body, watch: Watch::new(session, target), found: Arc::clone(&found) };
-    let request = Request::from_parts(parts, watched.boxed_unsync());
+    let body = match prepared.counted(session) {
+        None => watched.boxed_unsync(),
+        Some(api) => {
+            let _held =
+                session.bodies.acquire().await.map_err(|_| Refusal::unreachable("the broker ends"))?;
+            let body = Limited::new(watched, MAX_BODY_BYTES).collect().await;
+            let body = body.map_err(|error| unreadable(&error, &found, target))?.to_bytes();
+            let body = admit(session, api, &parts.headers, body, &mut prepared).await?;
+            parts.headers.insert(CONTENT_LENGTH, body.len().into());
+            whole(body)
+        }
+    };
+    let request = Request::from_parts(parts, body);
     let client = if prepared.upgrade { &ways.first_client } else { &ways.client };
     let answer = match prepared.counted(session) {
         None => client.request(request).await.map(|answer| Held { answer: Some(answer), counted: None }),
-        Some(api) => count_though_unwanted(session, api, client.request(request)).await?,
+        Some(api) => {
+            let admitted = prepared.admitted.clone();
+            count_though_unwanted(session, api, admitted, client.request(request)).await?
+        }
     };
     let answer = answer.map_err(|error| failed(&error, &found, target))?;
     if let Some(answer) = &answer.answer {
@@ -114,13 +130,16 @@ async fn send(
 async fn count_though_unwanted(
     session: &Arc<Session>,
     api: Api,
+    admitted: Option<Arc<Admitted>>,
     request: ResponseFuture,
 ) -> Result<Result<Held, hyper_util::client::legacy::Error>, Refusal> {
     let (told, hears) = tokio::sync::oneshot::channel();
     let (session, busy) = (Arc::clone(session), session.busy());
     tokio::spawn(async move {
-        let held =
-            request.await.map(|answer| Held { answer: Some(answer), counted: Some((api, session, busy)) });
+        let held = request.await.map(|answer| Held {
+            answer: Some(answer),
+            counted: Some(Counting { api, session, admitted, busy }),
+        });
         // Wherever it is when nobody wants it any more, it counts.
         let _ = told.send(held);
     });
@@ -130,7 +149,15 @@ async fn count_though_unwanted(
 /// An answer on its way to whoever asked. One that has to be counted is, also if nobody takes it.
 struct Held {
     answer: Option<Response<Incoming>>,
-    counted: Option<(Api, Arc<Session>, Busy)>,
+    counted: Option<Counting>,
+}
+
+/// What is needed to count an answer.
+struct Counting {
+    api: Api,
+    session: Arc<Session>,
+    admitted: Option<Arc<Admitted>>,
+    busy: Busy,
 }
 
 impl Held {
@@ -142,12 +169,11 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let (Some(answer), Some((api, session, busy))) = (self.answer.take(), self.counted.take()) else {
-            return;
-        };
+        let (Some(answer), Some(counting)) = (self.answer.take(), self.counted.take()) else { return };
+        let Counting { api, session, admitted, busy } = counting;
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            let reading = reading(&session, api, answer.headers());
+            let reading = reading(&session, api, answer.status(), answer.headers(), admitted);
             drain(answer.into_body(), reading).await;
             drop(busy);
         });
@@ -180,6 +206,17 @@ fn address(target: &Target, uri: &Uri) -> Result<Uri, Refusal> {
         .path_and_query(path)
         .build()
         .map_err(|_| Refusal::bad("the address cannot be written"))
+}
+
+/// Why the body of a request cannot be read whole.
+fn unreadable(error: &BodyError, found: &Found, target: &Target) -> Refusal {
+    if found.stray.load(Ordering::Relaxed) {
+        return strayed(target);
+    }
+    match error.downcast_ref::<LengthLimitError>() {
+        Some(_) => DemandError::TooLong.into(),
+        None => Refusal::bad("the body of the request broke off"),
+    }
 }
 
 fn failed(error: &hyper_util::client::legacy::Error, found: &Found, target: &Target) -> Refusal {

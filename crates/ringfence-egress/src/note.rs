@@ -117,6 +117,7 @@ impl Drop for Note {
             received: self.counts.received.load(Ordering::Relaxed),
             duration_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             credential: self.credential.take(),
+            count: None,
         });
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use http::response::Parts;
 
 use crate::answer::Refusal;
-use crate::meter::{Api, Reading, is_limit};
+use crate::meter::{Admitted, Api, Reading, is_limit};
 use crate::note::Note;
 use crate::request::{Prepared, strip};
 use crate::scrub::Scrub;
@@ -30,13 +31,14 @@ impl Passing {
         mut note: Note,
     ) -> Result<Self, Refusal> {
         note.status = Some(parts.status.as_u16());
-        let api = prepared.api;
-        if (api.is_some() || !prepared.secrets.is_empty()) && is_limit(parts.status, &parts.headers) {
+        let (api, status) = (prepared.api, parts.status);
+        if (api.is_some() || !prepared.secrets.is_empty()) && is_limit(status, &parts.headers) {
             session.meter().note_limit();
         }
+        let admitted = prepared.admitted;
         let scrubs: Vec<Scrub> = prepared.secrets.into_iter().map(Scrub::new).collect();
         scrubs.iter().for_each(|scrub| scrub.headers(&mut parts.headers));
-        if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
+        if parts.status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Self { reading: None, scrubs, note });
         }
         if !scrubs.is_empty() && is_packed(&parts.headers) {
@@ -45,7 +47,11 @@ impl Passing {
             return Err(refusal);
         }
         strip(&mut parts.headers, false);
-        Ok(Self { reading: api.map(|api| reading(session, api, &parts.headers)), scrubs, note })
+        Ok(Self {
+            reading: api.map(|api| reading(session, api, status, &parts.headers, admitted)),
+            scrubs,
+            note,
+        })
     }
 
     /// What may go on of a piece.
@@ -101,9 +107,16 @@ impl Drop for Passing {
     }
 }
 
-/// What reads an answer with such a head.
-pub(crate) fn reading(session: &Session, api: Api, headers: &HeaderMap) -> Reading {
-    Reading::new(api, Arc::clone(session.meter()), is_stream(headers))
+/// What reads an answer with such a head. An error costs nothing that it does not tell.
+pub(crate) fn reading(
+    session: &Session,
+    api: Api,
+    status: StatusCode,
+    headers: &HeaderMap,
+    admitted: Option<Arc<Admitted>>,
+) -> Reading {
+    let admitted = admitted.filter(|_| status.is_success());
+    Reading::new(api, Arc::clone(session.meter()), is_stream(headers), admitted)
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {

@@ -3,12 +3,13 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BufMut;
+use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONNECTION, EXPECT};
-use http::{HeaderValue, Method, Response, StatusCode, Version, request, response};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, request, response};
 use http_body_util::BodyExt;
 use tokio::io::{AsyncWriteExt, copy_bidirectional};
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -16,13 +17,14 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use crate::answer::{self, Refusal};
 use crate::exchange::{Broken, Download, Exchange, GLANCE, READ, Side, Upload};
 use crate::http1::{
-    Body, Length, Malformed, Pieces, keeps_alive, put_request, put_response, request_length, response_length,
-    take_request,
+    Body, Length, Malformed, Piece, Pieces, keeps_alive, put_request, put_response, request_length,
+    response_length, take_request,
 };
+use crate::meter::{Api, DemandError, MAX_BODY_BYTES};
 use crate::note::{Counted, Note};
 use crate::passing::Passing;
 use crate::prefixed::{Prefixed, Stream};
-use crate::request::{Decision, Prepared, Target, Watch, is_websocket, prepare};
+use crate::request::{Decision, Prepared, Target, Watch, admit, is_websocket, prepare};
 use crate::session::Ways;
 use crate::tunnel::IDLE_PATIENCE;
 use crate::upstream::Wire;
@@ -212,12 +214,12 @@ impl<S: Stream> Relay<S> {
 
     async fn exchange(
         &mut self,
-        asked: Asked,
+        mut asked: Asked,
         mut parts: request::Parts,
         mut note: Note,
     ) -> Result<Next, Refusal> {
         let ways = Arc::clone(&self.ways);
-        let prepared = match prepare(&ways, &self.target, &mut parts, &mut note).await {
+        let mut prepared = match prepare(&ways, &self.target, &mut parts, &mut note).await {
             Ok(Decision::Send(prepared)) => prepared,
             Ok(Decision::Answer(own)) => {
                 drop(note);
@@ -229,20 +231,80 @@ impl<S: Stream> Relay<S> {
             }
         };
         // Something that has to be counted is waited for at the end of the run.
-        let busy = prepared.counted(&ways.session).map(|_| ways.session.busy());
-        let answered = self.ask(&asked, &parts, busy.is_some(), &note).await;
+        let _busy = prepared.counted(&ways.session).map(|_| ways.session.busy());
+        let body = match prepared.counted(&ways.session) {
+            None => None,
+            Some(api) => {
+                let body = self.metered_body(api, &mut asked, &parts.headers, &mut prepared, &note).await;
+                match body.inspect_err(|refusal| note.refused(refusal))? {
+                    Some(body) => Some(body),
+                    None => return Ok(Next::Cut),
+                }
+            }
+        };
+        let answered = self.ask(&asked, &parts, body, &note).await;
         match answered.inspect_err(|refusal| note.refused(refusal))? {
             Some((exchange, answer)) => self.carry(exchange, answer, asked, prepared, note).await,
             None => Ok(Next::Cut),
         }
     }
 
-    /// Sends a request, and waits for the head of its answer. Nothing if the client goes away.
+    /// Reads the body of a request to a model whole, under a budget, and waits until it may be sent. Nothing if the client goes
+    /// away.
+    async fn metered_body(
+        &mut self,
+        api: Api,
+        asked: &mut Asked,
+        headers: &HeaderMap,
+        prepared: &mut Prepared,
+        note: &Note,
+    ) -> Result<Option<Bytes>, Refusal> {
+        let session = Arc::clone(&self.ways.session);
+        let _held = session.bodies.acquire().await.map_err(|_| Refusal::unreachable("the broker ends"))?;
+        if std::mem::take(&mut asked.waits) {
+            self.client.out.put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            let _ = poll_fn(|cx| self.client.poll_send(cx)).await;
+        }
+        let Some(body) = self.whole_body(asked.length, note).await? else { return Ok(None) };
+        let admitting = admit(&session, api, headers, body, prepared);
+        let body = tokio::select! {
+            body = admitting => body?,
+            () = poll_fn(|cx| self.client.poll_gone(cx)) => return Ok(None),
+        };
+        asked.length = Length::Bytes(body.len() as u64);
+        Ok(Some(body))
+    }
+
+    /// The body of a request, as it came.
+    async fn whole_body(&mut self, length: Length, note: &Note) -> Result<Option<Bytes>, Refusal> {
+        let mut watch = Watch::new(&self.ways.session, &self.target);
+        let (mut body, mut whole) = (Body::new(length), BytesMut::new());
+        loop {
+            match body.take(&mut self.client.read)? {
+                Piece::Data(data) => {
+                    note.counts.sent.fetch_add(data.len() as u64, Ordering::Relaxed);
+                    if watch.is_stray(&data) {
+                        return Err(Broken::Stray.refusal(&self.target));
+                    }
+                    if whole.len() + data.len() > MAX_BODY_BYTES {
+                        return Err(DemandError::TooLong.into());
+                    }
+                    whole.extend_from_slice(&data);
+                }
+                Piece::End => return Ok(Some(whole.freeze())),
+                Piece::Later if poll_fn(|cx| self.client.poll_read(cx, READ)).await => {}
+                Piece::Later => return Ok(None),
+            }
+        }
+    }
+
+    /// Sends a request, and waits for the head of its answer. Nothing if the client goes away. With a body that was read before,
+    /// the answer is waited for all the same: it counts.
     async fn ask(
         &mut self,
         asked: &Asked,
         parts: &request::Parts,
-        counted: bool,
+        body: Option<Bytes>,
         note: &Note,
     ) -> Result<Option<(Exchange<Wire>, response::Parts)>, Refusal> {
         // It may have gone away while the request was looked at.
@@ -266,7 +328,8 @@ impl<S: Stream> Relay<S> {
                 None => Side::new(self.ways.connector.open(&self.target).await?),
             };
             put_request(&mut host.out, parts, asked.length);
-            let upload = (!asked.length.is_none()).then(|| Upload {
+            host.out.extend_from_slice(body.as_deref().unwrap_or_default());
+            let upload = (!asked.length.is_none() && body.is_none()).then(|| Upload {
                 body: Body::new(asked.length),
                 pieces: asked.length.pieces(true),
                 watch: Watch::new(&self.ways.session, &self.target),
@@ -276,7 +339,7 @@ impl<S: Stream> Relay<S> {
             let mut exchange = Exchange { host, upload, deaf: false, watched: true };
             let mut answer = poll_fn(|cx| exchange.poll_answer(cx, client)).await;
             if answer.as_ref().is_err_and(|broken| *broken == Broken::Client)
-                && counted
+                && body.is_some()
                 && exchange.upload.is_none()
             {
                 exchange.watched = false;

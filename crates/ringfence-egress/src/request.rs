@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, IF_RANGE, RANGE, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, IF_RANGE,
+    RANGE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
@@ -14,7 +15,7 @@ use ringfence_core::policy::{Host, Verdict, parse_authority};
 use crate::answer::{Body, Refusal, whole};
 use crate::credential::Credential;
 use crate::login::{Login, LoginError};
-use crate::meter::Api;
+use crate::meter::{Admitted, Api, Demand, DemandError, demand, route};
 use crate::note::Note;
 use crate::placeholder::percent_decoded;
 use crate::secret::Secret;
@@ -99,6 +100,8 @@ pub(crate) struct Prepared {
     pub(crate) api: Option<Api>,
     /// Whether it asks for a websocket.
     pub(crate) upgrade: bool,
+    /// That it was let through, if the run has a budget and it asks a model.
+    pub(crate) admitted: Option<Arc<Admitted>>,
 }
 
 impl Prepared {
@@ -126,6 +129,7 @@ pub(crate) async fn prepare(
 ) -> Result<Decision, Refusal> {
     let session = &ways.session;
     check_honesty(target, parts)?;
+    session.check_audit()?;
     if let Some(login) = session.login_at(&target.host, target.port)
         && parts.uri.path() == login.kind.path
     {
@@ -140,11 +144,10 @@ pub(crate) async fn prepare(
     let upgrade = wants_websocket(parts)?;
     let path = percent_decoded(parts.uri.path());
     let path = String::from_utf8_lossy(&path).to_ascii_lowercase();
-    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&parts.method);
-    check_budget(session, looked, upgrade, reads, &path)?;
+    check_budget(session, target, upgrade, &parts.method, &path)?;
     strip(&mut parts.headers, upgrade);
     check_placeholders(session, target, parts)?;
-    let api = Api::of(&path).filter(|_| looked);
+    let api = Api::of(&path).filter(|_| looked && (!session.is_bounded() || parts.method == Method::POST));
     let mut prepared = Prepared { api, upgrade, ..Prepared::default() };
     for credential in session.credentials.iter().filter(|one| one.is_for(&target.host, target.port)) {
         if credential.travels(target.secure) {
@@ -186,27 +189,68 @@ async fn apply(
     if credential.is_in_headers(headers) { Err(stray(credential, target)) } else { Ok(()) }
 }
 
-/// What agent CLIs say to the hosts of models besides asking the model, as paths end.
-const HARMLESS: [&str; 6] =
-    ["/count_tokens", "/models", "/ps/mcp", "/event_logging/batch", "/metrics", "/settings"];
-
 /// A run that has a budget uses models only in ways that can be counted.
 fn check_budget(
     session: &Session,
-    looked: bool,
+    target: &Target,
     upgrade: bool,
-    reads: bool,
+    method: &Method,
     path: &str,
 ) -> Result<(), Refusal> {
-    let refused = |message: &str| Err(Refusal::new(StatusCode::FORBIDDEN, "budget", message));
     if session.meter().is_over() {
-        return refused("the budget of the run is used up");
+        return Err(Refusal::budget("the budget of the run is used up"));
     }
-    let counted = Api::of(path).is_some() || HARMLESS.iter().any(|end| path.ends_with(end));
-    if session.is_bounded() && looked && (upgrade || (!reads && !counted)) {
-        return refused("the run has a budget, and this cannot be counted");
+    if !session.is_bounded() || !session.looks_into(&target.host, target.port) {
+        return Ok(());
     }
-    Ok(())
+    if upgrade {
+        // Agent CLIs that hear this go on without a websocket at once.
+        let message = "the run has a budget, and what a websocket uses cannot be counted";
+        return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "budget-request", message));
+    }
+    // A host that is no model's is read as the policy allows.
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+    let other = reads && !session.is_model_host(&target.host, target.port);
+    if other || route(method, path).is_some() {
+        return Ok(());
+    }
+    let message =
+        format!("the run has a budget, and {method} {} is not known to be counted", path.escape_debug());
+    Err(Refusal::new(StatusCode::FORBIDDEN, "budget-request", message))
+}
+
+/// Lets a request to a model through under a budget, with the body that goes to the host. It waits if others are on their way
+/// and all of them together could pass the budget.
+pub(crate) async fn admit(
+    session: &Session,
+    api: Api,
+    headers: &HeaderMap,
+    body: Bytes,
+    prepared: &mut Prepared,
+) -> Result<Bytes, Refusal> {
+    let (demand, new) = read_demand(api, headers, &body)?;
+    if !session.meter().knows(&demand.model) {
+        session.meter().refuse_unpriced(&demand.model);
+        let message = format!("the price of the model `{}` is not known", demand.model.escape_debug());
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "budget-model", message));
+    }
+    let admitted = session.meter().admit(demand).await;
+    prepared.admitted = Some(admitted.ok_or_else(|| Refusal::budget("the budget of the run is used up"))?);
+    Ok(new.map_or(body, Bytes::from))
+}
+
+fn read_demand(api: Api, headers: &HeaderMap, body: &[u8]) -> Result<(Demand, Option<Vec<u8>>), Refusal> {
+    let plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !headers.get_all(CONTENT_ENCODING).iter().all(plain) {
+        return Err(DemandError::Compressed.into());
+    }
+    Ok(demand(api, body)?)
+}
+
+impl From<DemandError> for Refusal {
+    fn from(error: DemandError) -> Self {
+        Refusal::new(StatusCode::FORBIDDEN, "budget-request", error.to_string())
+    }
 }
 
 /// A run that refreshes a login by itself is told that it has what it had; whatever has to be done is done here.

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http::StatusCode;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use ringfence_core::policy::{Denial, Host, Network, NetworkMode, Verdict};
+use tokio::sync::Semaphore;
 
-use crate::answer::Body;
+use crate::answer::{Body, Refusal};
 use crate::asking::{Ask, Asking};
 use crate::audit::{Audit, Entry};
 use crate::authority::{Authority, AuthorityError};
@@ -63,6 +65,8 @@ pub struct Session {
     bounded: bool,
     pub(crate) asking: Asking,
     busy: Busy,
+    /// For bodies of requests that are held whole.
+    pub(crate) bodies: Semaphore,
     audit: OnceLock<Audit>,
     connect_to: ConnectTo,
     resolver: Option<Arc<dyn Resolve>>,
@@ -72,6 +76,8 @@ pub struct Session {
 
 /// Held by whoever must not be left half done.
 pub(crate) type Busy = Arc<()>;
+/// So many bodies of requests are held whole at once, under a budget.
+const MAX_HELD_BODIES: usize = 4;
 /// How often to look whether somebody is.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -129,6 +135,7 @@ impl Session {
             bounded: budget != Budget::default(),
             asking: Asking::new(ask),
             busy: Busy::default(),
+            bodies: Semaphore::new(MAX_HELD_BODIES),
             audit: OnceLock::new(),
             connect_to,
             resolver,
@@ -166,6 +173,12 @@ impl Session {
         self.credentials.iter().any(|credential| credential.is_for(host, port))
             || self.login_at(host, port).is_some()
             || (self.bounded && matches!(host, Host::Name(name) if MODELS.contains(&name.as_str())))
+    }
+
+    /// Whether a host serves models: it is a known one, or a credential of an agent CLI's model belongs to it.
+    pub(crate) fn is_model_host(&self, host: &Host, port: u16) -> bool {
+        let known = matches!(host, Host::Name(name) if MODELS.contains(&name.as_str()));
+        known || self.credentials.iter().any(|one| !one.named && one.is_for(host, port))
     }
 
     /// Whether there is a budget.
@@ -215,9 +228,13 @@ impl Session {
         }
     }
 
-    /// Whether nothing more can be written down.
-    pub(crate) fn audit_is_full(&self) -> bool {
-        self.audit.get().is_none_or(Audit::is_full)
+    /// What could not be recorded is not served.
+    pub(crate) fn check_audit(&self) -> Result<(), Refusal> {
+        if self.audit.get().is_none_or(Audit::is_full) {
+            let message = "the audit of this run is full, and what cannot be recorded is not served";
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "audit-full", message));
+        }
+        Ok(())
     }
 
     /// Something that must not be left half done, as long as it is held.

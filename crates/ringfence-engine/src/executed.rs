@@ -29,7 +29,7 @@ pub(crate) fn later(workspace: &Path, marker: &Path) -> (Vec<ExecutedLater>, Opt
     let notice = (!complete)
         .then(|| "not all of the workspace was searched for files that programs execute later".to_owned());
     let of = |file: ringfence_workspace::executed::Executed| ExecutedLater {
-        path: file.path.display().to_string(),
+        path: file.path.display().to_string().into(),
         why: file.by.describe().to_owned(),
     };
     (files.into_iter().map(of).collect(), notice)

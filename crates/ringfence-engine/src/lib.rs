@@ -10,6 +10,7 @@ mod clock;
 mod environment;
 mod executed;
 pub mod git;
+mod growth;
 pub mod layer;
 mod lines;
 mod logins;

@@ -2,6 +2,7 @@
 
 use ringfence_core::event::Event;
 use ringfence_core::failure::Failure;
+use ringfence_core::text::{PlainJson, PlainText};
 use serde_json::Value;
 
 /// The values that must not be seen.
@@ -34,25 +35,31 @@ impl Redactor {
         })
     }
 
+    pub(crate) fn clean_text(&self, text: PlainText) -> PlainText {
+        if self.0.is_empty() { text } else { self.clean(text.into_string()).into() }
+    }
+
     /// An event without secrets. The CLI's protocol has been read by then, so nothing is lost but the secret.
     pub(crate) fn clean_event(&self, event: Event) -> Event {
         if self.0.is_empty() {
             return event;
         }
         match event {
-            Event::Text { text } => Event::Text { text: self.clean(text) },
-            Event::ToolUse { tool, input } => Event::ToolUse { tool, input: self.clean_value(input) },
-            Event::ToolResult { tool, output, is_error } => {
-                Event::ToolResult { tool, output: self.clean(output), is_error }
+            Event::Text { text } => Event::Text { text: self.clean_text(text) },
+            Event::ToolUse { tool, input } => {
+                Event::ToolUse { tool, input: PlainJson::from(self.clean_value(input.into())) }
             }
-            Event::Notice { message } => Event::Notice { message: self.clean(message) },
-            Event::Output { stream, text } => Event::Output { stream, text: self.clean(text) },
+            Event::ToolResult { tool, output, is_error } => {
+                Event::ToolResult { tool, output: self.clean_text(output), is_error }
+            }
+            Event::Notice { message } => Event::Notice { message: self.clean_text(message) },
+            Event::Output { stream, text } => Event::Output { stream, text: self.clean_text(text) },
             other => other,
         }
     }
 
     pub(crate) fn clean_failure(&self, failure: Failure) -> Failure {
-        Failure { message: self.clean(failure.message), ..failure }
+        Failure { message: self.clean_text(failure.message), ..failure }
     }
 
     fn clean_value(&self, value: Value) -> Value {

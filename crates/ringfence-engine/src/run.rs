@@ -1,6 +1,6 @@
 //! prompt → policy + capabilities → plan → record → sandbox → events → result.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_agents::{AgentCli, CommandLine, Invocation, InvocationError, Outcome, Reader};
 use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Sandbox, Staged, Stop, Terminal};
+use ringfence_core::capability::Promise;
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{BadName, RunId, SessionId};
@@ -18,9 +19,9 @@ use ringfence_core::policy::{
     BadHostRule, Credentials, GitAccess, NetworkMode, Policy, Reach, WorkspaceAccess,
 };
 use ringfence_core::record::{RECORD_SCHEMA, Record};
-use ringfence_core::units::Seconds;
+use ringfence_core::units::{MemorySize, Seconds};
 use ringfence_egress::{Broker, Meter, Session};
-use ringfence_store::runs::{LogLine, OpenRun, Progress, Runs, RunsError};
+use ringfence_store::runs::{Appended, LogLine, OpenRun, Progress, Runs, RunsError};
 use ringfence_workspace::{Directory, DirectoryError};
 
 use crate::attachments::{self, Places, Unreadable};
@@ -28,13 +29,17 @@ use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
 use crate::git::ImportedRefs;
+use crate::growth::Growth;
 use crate::layer::{Layer, LayerError};
 use crate::logins::{self, Copies};
 use crate::loopback::{self, Local};
 use crate::outside::{self, Outside, OutsideError};
 use crate::redact::Redactor;
-use crate::watch::{Audience, Watch};
+use crate::watch::{Audience, Watch, too_much_output};
 use crate::{clock, executed, git, version};
+
+/// A longer reply is cut in the result; the log has it whole.
+const MAX_REPLY_BYTES: usize = 1 << 20;
 
 /// All that makes a run.
 pub struct Job<'a> {
@@ -194,7 +199,7 @@ impl RunError {
             RunError::Outside(OutsideError::Provider(_)) => FailureClass::AuthRequired,
             _ => FailureClass::Refused,
         };
-        Failure { remedy: self.remedy(), ..Failure::new(class, causes(self)) }
+        Failure { remedy: self.remedy().map(Into::into), ..Failure::new(class, causes(self)) }
     }
 
     /// What to do about it, where that is known.
@@ -244,18 +249,20 @@ pub fn run(
     // It is built while the record is being written.
     let staged = backend.stage(&plan);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
-    let record = record(job, backend, &plan, &redactor, &notices);
+    let late = staged.as_ref().map(|staged| staged.not_enforced()).unwrap_or_default();
+    let record = record(job, backend, &plan, &redactor, &notices, late);
     open.begin(&record)?;
     if plan.request.env.get("TMPDIR").is_some_and(|tmp| runs.tmp(&run).as_os_str() == tmp.as_str()) {
         open.make_tmp()?;
     }
-    let mut watchers = Watchers { open: &mut open, observer };
+    open.bound_log(plan.request.policy.limits.output.bytes());
+    let mut watchers = Watchers { open: &mut open, observer, max_output: plan.request.policy.limits.output };
     let begin =
         Event::Started { run: run.clone(), cli: record.cli, mode: record.mode, policy: record.policy };
-    let notices = notices.into_iter().map(|message| Event::Notice { message });
+    let notices = notices.into_iter().map(|message| Event::Notice { message: message.into() });
     let mut told = Ok(());
     for event in std::iter::once(begin).chain(notices) {
-        told = told.and(watchers.tell(event)?);
+        told = told.and(watchers.tell(event)?.shown);
     }
     let (end, remains) = match told {
         Ok(()) => match start(job, staged, session, &runs.network(&run)) {
@@ -271,7 +278,7 @@ pub fn run(
         let noted = note_layer(job, layer, &runs.record_file(&run), left, cancel);
         let failed = |error: LayerError| Some(format!("the layer cannot be read: {}", causes(&error)));
         if let Some(message) = noted.unwrap_or_else(failed) {
-            let _ = watchers.tell(Event::Notice { message });
+            let _ = watchers.tell(Event::Notice { message: message.into() });
         }
     }
     let imported = match plan.request.git.is_some() && !job.layer {
@@ -284,18 +291,18 @@ pub fn run(
     };
     let told = executed::notice(&executed_later);
     for message in imported.notices.into_iter().chain(told).chain(unsearched) {
-        let _ = watchers.tell(Event::Notice { message });
+        let _ = watchers.tell(Event::Notice { message: message.into() });
     }
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
     (result.git_refs, result.executed_later) = (imported.refs, executed_later);
-    (result.text, result.attachments) = match unreadable {
-        Some(unreadable) => attachments::collect(&result.text, &places, &unreadable),
-        None => (result.text, Vec::new()),
-    };
+    if let Some(unreadable) = unreadable {
+        let (text, attachments) = attachments::collect(&result.text, &places, &unreadable);
+        (result.text, result.attachments) = (text.into(), attachments);
+    }
     // The run is over, whatever the disk and the reader say.
     let _ = watchers.tell(Event::Result(result.clone()));
     if let Err(error) = open.end(&result) {
-        let message = format!("the result cannot be kept: {}", causes(&error));
+        let message = format!("the result cannot be kept: {}", causes(&error)).into();
         let _ = observer.event(&Event::Notice { message });
     }
     if let Some(failure) = remains.and_then(|mut remains| remains.clear()) {
@@ -395,11 +402,12 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     let files = copies.files.into_iter();
     let files = files.map(|(path, text)| GuestFile { path: home.join(path), text, mode: 0o600, over: false });
     let mut policy = job.policy.clone();
-    backend.bound(&mut policy.limits);
+    let default_limits = bound(job, backend, &mut policy, runs);
     let request = Request {
         run: run.clone(),
         mode,
         policy,
+        default_limits,
         argv: line.argv,
         env: passed.env,
         workspace: job.workspace.clone(),
@@ -428,6 +436,17 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
 fn private_git(job: &Job<'_>, mode: Mode) -> bool {
     let files = &job.policy.files;
     mode.isolates() && files.git == GitAccess::Private && files.workspace == WorkspaceAccess::ReadWrite
+}
+
+/// Bounds a run where its policy does not, and returns which limits nobody asked for.
+fn bound(job: &Job<'_>, backend: &dyn Backend, policy: &mut Policy, runs: &Runs) -> BTreeSet<Promise> {
+    let asked = policy.promises();
+    backend.bound(&mut policy.limits);
+    if backend.mode().isolates() && policy.limits.growth.is_none() {
+        let written = if job.layer { runs.root() } else { job.workspace.host().as_path() };
+        policy.limits.growth = Growth::default_limit(written);
+    }
+    policy.promises().difference(&asked).copied().collect()
 }
 
 /// What a person should know who has neither a key nor a login for an agent CLI that needs one.
@@ -510,6 +529,7 @@ fn record(
     plan: &Plan,
     redactor: &Redactor,
     notices: &[String],
+    late: Vec<String>,
 ) -> Record {
     let request = &plan.request;
     let mut versions: BTreeMap<String, String> = backend.versions().into_iter().collect();
@@ -530,6 +550,7 @@ fn record(
         requested: job.policy.clone(),
         effective: request.policy.clone(),
         mechanisms: plan.mechanisms.clone(),
+        not_enforced: backend.not_enforced(&request.policy.limits).into_iter().chain(late).collect(),
         versions,
         workspace: request.workspace.clone(),
         workspace_id: request.workspace_id,
@@ -544,16 +565,24 @@ fn record(
 struct Watchers<'a> {
     open: &'a mut OpenRun,
     observer: &'a mut dyn Observer,
+    max_output: MemorySize,
 }
 
 impl Watchers<'_> {
-    /// The log first: what was shown can be shown again. The inner result is the reader's.
-    fn tell(&mut self, event: Event) -> Result<io::Result<()>, RunsError> {
+    /// Writes an event to the log, then shows it: what was shown can be shown again.
+    fn tell(&mut self, event: Event) -> Result<Told, RunsError> {
         let line = LogLine { at_ms: clock::now_ms(), event };
-        let kept = self.open.append(&line);
+        let appended = self.open.append(&line);
         let shown = self.observer.event(&line.event);
-        kept.map(|()| shown)
+        Ok(Told { appended: appended?, shown })
     }
+}
+
+/// What became of an event.
+struct Told {
+    appended: Appended,
+    /// Whether the reader took it.
+    shown: io::Result<()>,
 }
 
 /// Why a run ends whose output nobody takes.
@@ -571,11 +600,15 @@ fn unread(error: &io::Error) -> Failure {
 
 impl Audience for Watchers<'_> {
     fn event(&mut self, event: Event) -> Result<(), Failure> {
-        let shown = self.tell(event).map_err(|error| {
+        let Told { appended, shown } = self.tell(event).map_err(|error| {
             Failure::new(FailureClass::Unknown, format!("the log cannot be kept: {}", causes(&error)))
                 .with_remedy("free some space on the disk of the state directory")
         })?;
-        shown.map_err(|error| unread(&error))
+        shown.map_err(|error| unread(&error))?;
+        match appended {
+            Appended::Written => Ok(()),
+            Appended::Truncated => Err(too_much_output(self.max_output)),
+        }
     }
 
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
@@ -668,6 +701,15 @@ fn over_budget(meter: &Meter) -> Failure {
         .with_remedy("raise `limits.tokens` or `limits.cost_usd` of the policy if that is meant")
 }
 
+/// Why a run failed whose model was refused.
+fn no_price(model: &str) -> Failure {
+    let message =
+        format!("the price of the model `{model}` is not known, and the run has a budget in US dollars");
+    Failure::new(FailureClass::Refused, message).with_remedy(
+        "name the price in the file that `broker.prices_file` names, or use `limits.tokens` instead of `limits.cost_usd`",
+    )
+}
+
 /// Follows a run to its end. What is left of its sandbox comes along, if it ended by itself.
 fn attempt(
     job: &Job<'_>,
@@ -686,8 +728,11 @@ fn attempt(
     if let Some(terminal) = sandbox.terminal() {
         watchers.observer.terminal(terminal);
     }
+    let layer = plan.request.layer.as_ref().map(HostPath::as_path);
+    let written = layer.unwrap_or(job.workspace.host().as_path()).to_owned();
     let mut watch = Watch {
         limits: &plan.request.policy.limits,
+        growth: plan.request.policy.limits.growth.and_then(|most| Growth::begin(&written, most)),
         patience: job.patience,
         at_terminal: job.at_terminal(),
         redactor,
@@ -719,10 +764,12 @@ fn attempt(
     if reads_model && meter.as_ref().is_some_and(|meter| !meter.saw_limit()) {
         outcome.failure = outcome.failure.map(doubted);
     }
-    if let Some(meter) = meter.filter(|meter| meter.is_over()) {
-        let failure = over_budget(&meter);
-        exit_code = stopped_code(&failure);
-        outcome.failure = Some(failure);
+    if let Some(meter) = meter {
+        let unpriced = meter.unpriced().filter(|_| outcome.failure.is_some()).map(no_price);
+        if let Some(failure) = meter.is_over().then(|| over_budget(&meter)).or(unpriced) {
+            exit_code = stopped_code(&failure);
+            outcome.failure = Some(failure);
+        }
     }
     (End { outcome, exit_code, leftovers: watched.exit.leftovers, survivors, metered }, Some(sandbox))
 }
@@ -737,7 +784,10 @@ fn doubted(failure: Failure) -> Failure {
         "the agent CLI reports a limit, but no answer of the model's server did: {}",
         failure.message
     );
-    Failure { retry_after_seconds: None, ..Failure { message, class: FailureClass::AgentError, ..failure } }
+    Failure {
+        retry_after_seconds: None,
+        ..Failure { message: message.into(), class: FailureClass::AgentError, ..failure }
+    }
 }
 
 /// The code of a run that the engine ended.
@@ -752,7 +802,7 @@ fn stopped_code(failure: &Failure) -> u8 {
 fn not_launched(job: &Job<'_>, error: &LaunchError) -> End {
     let mut failure = error.failure();
     if !matches!(error, LaunchError::Runtime(_)) {
-        failure.remedy = job.work.cli().map(|cli| cli.facts().install.to_owned());
+        failure.remedy = job.work.cli().map(|cli| cli.facts().install.into());
     }
     let code = match error {
         LaunchError::NotFound { .. } => exit_code::NOT_FOUND,
@@ -791,7 +841,7 @@ fn conclude(
         run,
         status,
         exit_code,
-        text: redactor.clean(outcome.text),
+        text: redactor.clean_text(outcome.text).truncated(MAX_REPLY_BYTES),
         attachments: Vec::new(),
         session: outcome.session,
         usage: before.map_or(outcome.usage, |before| outcome.usage.since(before)),

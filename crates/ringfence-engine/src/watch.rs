@@ -7,9 +7,10 @@ use ringfence_core::backend::{Exit, Happening, Limit, Sandbox, Stop};
 use ringfence_core::event::{Event, Stream};
 use ringfence_core::failure::{Disposition, Failure, FailureClass};
 use ringfence_core::policy::Limits;
-use ringfence_core::units::Seconds;
+use ringfence_core::units::{MemorySize, Seconds};
 
 use crate::cancel::Cancel;
+use crate::growth::Growth;
 use crate::lines::Lines;
 use crate::redact::Redactor;
 
@@ -34,6 +35,8 @@ pub(crate) struct Watched {
 
 pub(crate) struct Watch<'a> {
     pub(crate) limits: &'a Limits,
+    /// How much more the disk may be filled, if that is bounded.
+    pub(crate) growth: Option<Growth>,
     pub(crate) patience: Seconds,
     /// Whether a person sits there: what they see is shown, not kept and not counted.
     pub(crate) at_terminal: bool,
@@ -91,7 +94,8 @@ impl Watch<'_> {
             Some((_, kill_at)) => *kill_at,
             None => {
                 let patience = state.stalled_since.map(|since| since + self.patience.duration());
-                patience.map_or(state.deadline, |end| end.min(state.deadline))
+                let growth = self.growth.as_ref().map(|growth| growth.next_check);
+                [patience, growth].into_iter().flatten().fold(state.deadline, Instant::min)
             }
         }
     }
@@ -106,10 +110,7 @@ impl Watch<'_> {
         state.printed += bytes.len() as u64;
         let most = self.limits.output;
         if state.printed > most.bytes() {
-            end(state, || {
-                Failure::new(FailureClass::AgentError, format!("the run printed more than {most}"))
-                    .with_remedy("raise `limits.output` in the policy, or make it print less")
-            });
+            end(state, || too_much_output(most));
             return;
         }
         if let Err(failure) = self.audience.raw(stream, bytes) {
@@ -162,6 +163,11 @@ impl Watch<'_> {
         if now >= state.deadline {
             end(state, || self.too_long());
         }
+        if let Some(most) = self.growth.as_mut().and_then(|growth| growth.exceeded(now)) {
+            // Nothing is asked of a run that fills the disk.
+            state.ending.get_or_insert((too_much_growth(most), now));
+            state.asked = true;
+        }
         match &state.ending {
             Some(_) if !state.asked => {
                 state.asked = true;
@@ -193,6 +199,18 @@ impl Watch<'_> {
     }
 }
 
+/// Why a run ends that printed, or whose log has, more than it may.
+pub(crate) fn too_much_output(most: MemorySize) -> Failure {
+    Failure::new(FailureClass::AgentError, format!("the run printed more than {most}, as its log keeps it"))
+        .with_remedy("raise `limits.output` in the policy, or make it print less")
+}
+
+fn too_much_growth(most: MemorySize) -> Failure {
+    let message = format!("the file system of the workspace filled up by more than {most} during the run");
+    Failure::new(FailureClass::AgentError, message)
+        .with_remedy("free some space, or raise `limits.growth` in the policy")
+}
+
 /// The first reason counts.
 fn end(state: &mut State, why: impl FnOnce() -> Failure) {
     if state.ending.is_none() {
@@ -208,8 +226,8 @@ fn joined(events: Vec<Event>) -> Vec<Event> {
             (Some(Event::Output { stream, text }), Event::Output { stream: of, text: more })
                 if *stream == of =>
             {
-                text.push('\n');
-                text.push_str(&more);
+                text.push_line_break();
+                text.push(&more);
             }
             (_, event) => joined.push(event),
         }

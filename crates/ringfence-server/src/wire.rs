@@ -54,8 +54,8 @@ impl From<failure::Failure> for Failure {
     fn from(failure: failure::Failure) -> Self {
         Self {
             class: failure.class.to_string(),
-            message: failure.message,
-            remedy: failure.remedy,
+            message: failure.message.into(),
+            remedy: failure.remedy.map(Into::into),
             retry_after_seconds: failure.retry_after_seconds.map(|time| time.duration().as_secs()),
         }
     }
@@ -425,7 +425,7 @@ pub(crate) struct ExecutedLater {
 
 impl From<event::ExecutedLater> for ExecutedLater {
     fn from(file: event::ExecutedLater) -> Self {
-        Self { path: file.path, why: file.why }
+        Self { path: file.path.to_string(), why: file.why }
     }
 }
 
@@ -435,7 +435,7 @@ impl From<event::RunResult> for RunResult {
             run: result.run.to_string(),
             status: result.status.into(),
             exit_code: result.exit_code,
-            text: result.text,
+            text: result.text.into(),
             attachments: result.attachments.into_iter().map(Into::into).collect(),
             session: result.session.map(|session| session.to_string()),
             usage: result.usage.into(),
@@ -688,6 +688,9 @@ pub(crate) struct NetEntry {
     /// The credential that was used, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) credential: Option<String>,
+    /// For how many requests it stands, where the audit only counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<u64>,
 }
 
 impl From<AuditEntry> for NetEntry {
@@ -706,6 +709,7 @@ impl From<AuditEntry> for NetEntry {
             received: entry.received,
             duration_ms: entry.duration_ms,
             credential: entry.credential,
+            count: entry.count,
         }
     }
 }

@@ -10,7 +10,7 @@
 //! A directory without a whole result whose log is not locked is a run that was lost.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,9 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::atomic::{self, WriteError};
+
+/// So much of the log of a run stays when it is trimmed.
+pub const TRIMMED_LOG_BYTES: u64 = 64 << 10;
 
 /// All runs of an installation.
 #[derive(Debug, Clone)]
@@ -119,7 +122,12 @@ impl Runs {
             .open(directory.join("log.jsonl"))
             .map_err(io)?;
         flock(&log, FlockOperation::NonBlockingLockExclusive).map_err(|error| io(error.into()))?;
-        Ok(OpenRun { directory, log })
+        Ok(OpenRun { directory, log, logged: 0, max_log_bytes: u64::MAX, truncated: false })
+    }
+
+    /// Where all runs are.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Where a run keeps everything.
@@ -236,6 +244,39 @@ impl Runs {
         }
     }
 
+    /// Takes the bulk of a run that is over: its log, but for the beginning, and the files that its agent named. What it was asked,
+    /// what was in force, what it reached and how it ended stays. Returns how many bytes that was, or would be.
+    pub fn trim(&self, run: &RunId, dry: bool) -> Result<u64, RunsError> {
+        let io = |source| RunsError::Io { path: self.directory(run), source };
+        let before = self.bulk(run);
+        if dry {
+            return Ok(before.saturating_sub(TRIMMED_LOG_BYTES));
+        }
+        let _ = fs::remove_dir_all(self.attachments(run));
+        let path = self.log_file(run);
+        let mut text = Vec::new();
+        if let Ok(log) = File::open(&path) {
+            log.take(TRIMMED_LOG_BYTES).read_to_end(&mut text).map_err(io)?;
+        }
+        // Whole lines.
+        text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+        let message = "the rest of the log was removed to keep within `queue.keep_size`".into();
+        let line = LogLine { at_ms: 0, event: Event::Notice { message } };
+        text.extend(
+            serde_json::to_vec(&line).map_err(|source| RunsError::Damaged { path: path.clone(), source })?,
+        );
+        text.push(b'\n');
+        atomic::write(&path, &text)?;
+        Ok(before.saturating_sub(self.bulk(run)))
+    }
+
+    /// The bytes of a run that can be taken without its evidence.
+    pub fn bulk(&self, run: &RunId) -> u64 {
+        let attachments = fs::read_dir(self.attachments(run)).into_iter().flatten().flatten();
+        let sizes = attachments.filter_map(|entry| entry.metadata().ok()).map(|data| data.len());
+        sizes.sum::<u64>() + fs::metadata(self.log_file(run)).map_or(0, |data| data.len())
+    }
+
     /// The log of a run. A last line that was cut off by a crash is left out.
     pub fn log(&self, run: &RunId) -> Result<Vec<LogLine>, RunsError> {
         let path = self.log_file(run);
@@ -250,6 +291,19 @@ impl Runs {
 pub struct OpenRun {
     directory: PathBuf,
     log: File,
+    /// Bytes of the log, and how many there may be of what the run itself causes.
+    logged: u64,
+    max_log_bytes: u64,
+    truncated: bool,
+}
+
+/// Whether a line is in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// It is.
+    Written,
+    /// It is not: the log is as large as it may be, and says so in its last line.
+    Truncated,
 }
 
 impl OpenRun {
@@ -272,13 +326,42 @@ impl OpenRun {
         made.map_err(|source| RunsError::Io { path, source })
     }
 
-    /// Adds a line to the log.
-    pub fn append(&mut self, line: &LogLine) -> Result<(), RunsError> {
+    /// Bounds the log: bytes as they are written, not as the run printed them.
+    pub fn bound_log(&mut self, max_bytes: u64) {
+        self.max_log_bytes = max_bytes;
+    }
+
+    /// Adds a line to the log. When it would become larger than it may be, a line that says so takes its place, and nothing but
+    /// the result follows.
+    pub fn append(&mut self, line: &LogLine) -> Result<Appended, RunsError> {
+        let text = self.encode(line)?;
+        let ends = matches!(line.event, Event::Result(_));
+        if ends || (!self.truncated && self.logged.saturating_add(text.len() as u64) <= self.max_log_bytes) {
+            self.write(&text)?;
+            return Ok(Appended::Written);
+        }
+        if !self.truncated {
+            self.truncated = true;
+            let message = format!("the log ends here: it may have {} bytes", self.max_log_bytes);
+            let event = Event::Notice { message: message.into() };
+            let text = self.encode(&LogLine { at_ms: line.at_ms, event })?;
+            self.write(&text)?;
+        }
+        Ok(Appended::Truncated)
+    }
+
+    fn encode(&self, line: &LogLine) -> Result<Vec<u8>, RunsError> {
         let path = || self.directory.join("log.jsonl");
         let mut text =
             serde_json::to_vec(line).map_err(|source| RunsError::Damaged { path: path(), source })?;
         text.push(b'\n');
-        self.log.write_all(&text).map_err(|source| RunsError::Io { path: path(), source })
+        Ok(text)
+    }
+
+    fn write(&mut self, text: &[u8]) -> Result<(), RunsError> {
+        self.logged += text.len() as u64;
+        let path = || self.directory.join("log.jsonl");
+        self.log.write_all(text).map_err(|source| RunsError::Io { path: path(), source })
     }
 
     /// Ends the run: its result is written when this returns, its temporary files are gone.

@@ -9,6 +9,7 @@ use ringfence_core::event::{Event, RunResult, Stream};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::policy::Credentials;
+use ringfence_core::text::PlainText;
 use ringfence_core::units::Seconds;
 use ringfence_egress::{LoginError, LoginReport, LoginTool, ProviderError};
 use ringfence_engine::{Observer, Outside, Work};
@@ -169,7 +170,7 @@ fn failed(cli: &dyn AgentCli, mode: Mode, failure: Failure) -> Found {
         LoginClass::LoginRequired => Some(cli.facts().login.remedy.to_owned()),
         _ => None,
     };
-    Found { remedy: own.or(failure.remedy), ..Found::new(class, failure.message) }
+    Found { remedy: own.or(failure.remedy.map(String::from)), ..Found::new(class, failure.message) }
 }
 
 /// What the CLI says it has, looked at where the real thing is. A login that has run out is refreshed, as the first task
@@ -249,9 +250,7 @@ struct Heard(Vec<u8>);
 impl Heard {
     /// As text, without colours.
     fn text(&self) -> String {
-        anstream::adapter::strip_bytes(&self.0)
-            .map(|part| String::from_utf8_lossy(part).into_owned())
-            .collect()
+        PlainText::from_bytes(&self.0).into_string()
     }
 
     fn first_line(&self) -> String {

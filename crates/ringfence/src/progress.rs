@@ -1,6 +1,7 @@
 //! How far long work has come: a bar at a terminal, and a line for each step where a program has asked to be told.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ringfence_core::text::PlainText;
 use ringfence_server::desk::Step;
 
 use crate::installation::Installation;
@@ -30,7 +31,7 @@ impl Progress {
         let (done, of) = (done as u64, of as u64);
         self.bar.set_length(of);
         self.bar.set_position(done);
-        self.bar.set_message(terminal::harmless(what));
+        self.bar.set_message(PlainText::from(what).one_line());
         if self.told {
             let step = Step { done, of, what: what.to_owned() };
             terminal::about(serde_json::to_string(&step).unwrap_or_default());

@@ -5,10 +5,11 @@ use std::io::{self, IsTerminal};
 use anstyle::{AnsiColor, Style};
 use ringfence_core::event::{Attachment, Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::FailureClass;
+use ringfence_core::text::escaped;
 use ringfence_engine::Observer;
 use serde_json::Value;
 
-use crate::terminal::{self, about, harmless};
+use crate::terminal::{self, about, indented};
 
 const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
@@ -33,15 +34,15 @@ impl Observer for Human {
                 ));
             }
             Event::Text { text } | Event::Output { stream: Stream::Stdout, text } => {
-                return terminal::try_line(harmless(text));
+                return terminal::try_line(text);
             }
             Event::ToolUse { tool, input } => {
-                about(format!("{CYAN}→ {}{CYAN:#} {}", harmless(tool), harmless(&gist(input))));
+                about(format!("{CYAN}→ {tool}{CYAN:#} {}", gist(input)));
             }
-            Event::ToolResult { output, is_error, .. } => answer(&harmless(output), *is_error),
-            Event::Notice { message } => about(format!("{YELLOW}!{YELLOW:#} {}", harmless(message))),
+            Event::ToolResult { output, is_error, .. } => answer(output, *is_error),
+            Event::Notice { message } => indented(format!("{YELLOW}!{YELLOW:#} {message}")),
             Event::Output { stream: Stream::Stderr, text } => {
-                about(format!("{DIM}{}{DIM:#}", harmless(text)));
+                about(format!("{DIM}{text}{DIM:#}"));
             }
             Event::Result(result) => end(result),
             Event::Session { .. } | Event::Usage { .. } => {}
@@ -83,11 +84,11 @@ fn answer(output: &str, is_error: bool) {
 fn attached(result: &RunResult) {
     for Attachment { path, size, media_type, copy, .. } in &result.attachments {
         let copy = copy.as_ref().map(|copy| format!(" → {}", copy.display())).unwrap_or_default();
-        let path = harmless(&path.display().to_string());
+        let path = escaped(&path.display().to_string());
         about(format!("{DIM}attached {path} ({media_type}, {size} bytes){copy}{DIM:#}"));
     }
     if let Some(at) = result.text.find(Attachment::WARNING) {
-        about(harmless(&result.text[at..]));
+        about(&result.text[at..]);
     }
 }
 
@@ -110,9 +111,9 @@ fn end(result: &RunResult) {
         (None, _) => about(format!("{GREEN}✓ done{GREEN:#} {facts}")),
         (Some(_), RunStatus::Cancelled) => about(format!("{YELLOW}✗ cancelled{YELLOW:#} {facts}")),
         (Some(failure), _) => {
-            about(format!("{RED}✗ {}{RED:#} {} {facts}", failure.class, failure.message));
+            indented(format!("{RED}✗ {}{RED:#} {} {facts}", failure.class, failure.message));
             if let Some(remedy) = failure.remedy.as_ref().filter(|remedy| !remedy.is_empty()) {
-                about(format!("  {remedy}"));
+                indented(format!("  {remedy}"));
             }
             if let Some(wait) = failure.retry_after_seconds {
                 about(format!("  the provider says to come back in {wait}"));
@@ -135,8 +136,7 @@ pub(crate) struct Json;
 
 impl Observer for Json {
     fn event(&mut self, event: &Event) -> io::Result<()> {
-        let line = serde_json::to_string(event)?;
-        terminal::raw(io::stdout().lock(), format!("{line}\n").as_bytes())
+        terminal::json_line(event)
     }
 
     fn raw(&mut self, _: Stream, _: &[u8]) -> io::Result<()> {
@@ -165,7 +165,7 @@ impl Observer for Through {
         match event {
             // A script that looks at standard error has not asked for this; a person has.
             Event::Notice { message } if io::stderr().is_terminal() => {
-                about(format!("{YELLOW}!{YELLOW:#} {}", harmless(message)));
+                indented(format!("{YELLOW}!{YELLOW:#} {message}"));
             }
             // A failure of the program's own has its exit code to speak for it.
             Event::Result(RunResult { failure: Some(failure), .. })

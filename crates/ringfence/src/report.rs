@@ -81,9 +81,9 @@ pub(crate) fn print(text: &str, remedy: Option<&str>) {
     let mut out = String::new();
     let _ = write!(out, "{red}error{red:#}: {text}");
     if let Some(remedy) = remedy.filter(|remedy| !remedy.is_empty()) {
-        let _ = write!(out, "\n  {remedy}");
+        let _ = write!(out, "\n{remedy}");
     }
-    terminal::about(out);
+    terminal::indented(out);
 }
 
 /// The end of the gate and of the built-in agent, which nobody calls by hand.

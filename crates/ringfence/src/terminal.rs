@@ -1,4 +1,8 @@
-//! Writing for people and for pipes. A reader who has left is no error of ours; a disk that is full is.
+//! Writing for users and for pipes. A reader that has closed its end is no error; a full disk is.
+//!
+//! Text of a run is cleaned where it becomes a failure, an event or a result (`ringfence_core::text`). Everything that is printed
+//! here is cleaned once more: only colours pass, so names and messages from elsewhere cannot steer the terminal either. Output of a
+//! program that the user asked for as it is goes through [`raw`].
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -6,6 +10,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use anstream::{AutoStream, ColorChoice, adapter::strip_str};
+use ringfence_core::text::{PlainText, for_terminal, json_for_terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -29,6 +34,7 @@ pub(crate) fn line(text: impl std::fmt::Display) {
 pub(crate) fn try_line(text: impl std::fmt::Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let text = format!("{text}\n");
+    let text = for_terminal(&text);
     if AutoStream::choice(&out) == ColorChoice::Never {
         return raw(&mut out, strip_str(&text).to_string().as_bytes());
     }
@@ -37,13 +43,30 @@ pub(crate) fn try_line(text: impl std::fmt::Display) -> io::Result<()> {
 
 /// Prints a line on standard error. There is nobody to tell if that fails.
 pub(crate) fn about(text: impl std::fmt::Display) {
-    let _ = writeln!(anstream::stderr(), "{text}");
+    let text = text.to_string();
+    let _ = writeln!(anstream::stderr(), "{}", for_terminal(&text));
+}
+
+/// Prints a message on standard error. Only its first line begins at the margin: no text from outside can look like another
+/// message.
+pub(crate) fn indented(text: impl std::fmt::Display) {
+    about(text.to_string().trim_end_matches('\n').replace('\n', "\n  "));
 }
 
 /// Prints a document.
 pub(crate) fn json(document: &impl Serialize) -> anyhow::Result<()> {
-    line(serde_json::to_string_pretty(document)?);
+    print_json(&serde_json::to_string_pretty(document)?)?;
     Ok(())
+}
+
+/// Prints a document on one line.
+pub(crate) fn json_line(document: &impl Serialize) -> io::Result<()> {
+    print_json(&serde_json::to_string(document)?)
+}
+
+/// Prints a JSON text, or a part of one.
+pub(crate) fn print_json(json: &str) -> io::Result<()> {
+    raw(io::stdout().lock(), format!("{}\n", json_for_terminal(json)).as_bytes())
 }
 
 /// What a pipe takes at once if it takes anything.
@@ -83,37 +106,32 @@ fn noted(written: io::Result<()>) -> io::Result<()> {
     written
 }
 
-/// Rows in columns, as wide as they need to be. The last column is not padded.
+/// Rows in columns, as wide as they need to be. The last column is not padded; further lines of it stay in its column.
 pub(crate) fn table(rows: &[Vec<String>]) {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| PlainText::from(cell).into_string()).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in rows {
+    for row in &rows {
         let cells: Vec<String> = row
             .iter()
             .enumerate()
             .map(|(column, cell)| match widths.get(column) {
-                Some(width) if column + 1 < row.len() => format!("{cell:<width$}"),
-                _ => cell.clone(),
+                Some(width) if column + 1 < row.len() => format!("{:<width$}", one_line(cell)),
+                _ => continued(cell, widths.iter().take(column).map(|width| width + 2).sum()),
             })
             .collect();
         line(cells.join("  ").trim_end());
     }
 }
 
-/// Text of somebody else without what would steer the terminal.
-pub(crate) fn harmless(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+fn one_line(cell: &str) -> String {
+    cell.replace(['\n', '\t'], " ")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::harmless;
-
-    #[test]
-    fn nothing_steers_the_terminal() {
-        assert_eq!(harmless("a\u{1b}]2;title\u{7}b\tc\nd\r\u{9b}31m"), "a]2;titleb\tc\nd31m");
-    }
+fn continued(cell: &str, column: usize) -> String {
+    cell.trim_end().replace('\n', &format!("\n{:column$}", ""))
 }

@@ -11,6 +11,7 @@ use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
 use ringfence_core::plan::Plan;
+use ringfence_core::policy::Limits;
 use ringfence_linux::{Base, Groups, Placeholder, StandIn, StandIns};
 use ringfence_workspace::{Directory, StubList};
 
@@ -26,6 +27,7 @@ struct Traces {
     stand_ins: Option<StandIns>,
     _own: Option<alone::Own>,
     _groups: Groups,
+    not_enforced: Vec<String>,
 }
 
 /// A sandbox that stands, or a run in it, after which nothing is left in the workspace that was not the agent's. The
@@ -38,6 +40,10 @@ struct Traceless<T: ?Sized> {
 impl Staged for Traceless<run::Built> {
     fn notices(&self) -> Vec<String> {
         self.run.notices()
+    }
+
+    fn not_enforced(&self) -> Vec<String> {
+        self.traces.not_enforced.clone()
     }
 
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
@@ -121,7 +127,12 @@ impl Native {
         for (variable, place) in [("HOME", own.home()), ("TMPDIR", own.tmp())] {
             spec.env.insert(variable.into(), place.display().to_string());
         }
-        let traces = Traces { stand_ins: None, _own: Some(own), _groups: bounded.groups };
+        let traces = Traces {
+            stand_ins: None,
+            _own: Some(own),
+            _groups: bounded.groups,
+            not_enforced: bounded.not_enforced,
+        };
         Ok(Traceless { run: Box::new(idle.build(spec, request)?.with_notices(survey.notices)), traces })
     }
 
@@ -156,7 +167,12 @@ impl Native {
             })?;
         }
         stand_ins.answer_for(placed);
-        let traces = Traces { stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups };
+        let traces = Traces {
+            stand_ins: Some(stand_ins),
+            _own: None,
+            _groups: bounded.groups,
+            not_enforced: bounded.not_enforced,
+        };
         let run = idle.out_of_reach().build(spec, &plan.request)?.with_notices(survey.notices);
         Ok(Traceless { run: Box::new(run), traces })
     }
@@ -169,6 +185,21 @@ impl Backend for Native {
 
     fn capabilities(&self) -> Capabilities {
         caps::capabilities(self.boundary(), self.offer())
+    }
+
+    fn bound(&self, limits: &mut Limits) {
+        self.offer().choose(limits, &self.capabilities());
+    }
+
+    fn not_enforced(&self, limits: &Limits) -> Vec<String> {
+        let missing = [
+            (limits.memory.is_none(), "memory is not bounded: this user may make no control group here"),
+            (
+                limits.pids.is_none(),
+                "processes are not bounded: neither a control group nor a limit of the user counts them",
+            ),
+        ];
+        missing.into_iter().filter(|(missing, _)| *missing).map(|(_, why)| why.to_owned()).collect()
     }
 
     fn versions(&self) -> Vec<(String, String)> {

@@ -4,13 +4,26 @@
 use std::path::PathBuf;
 
 use ringfence_core::backend::LaunchError;
+use ringfence_core::capability::{Capabilities, Promise};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::Request;
+use ringfence_core::policy::Limits;
+use ringfence_core::units::MemorySize;
 use ringfence_linux::{Bounds, Controller, Groups, Hierarchy};
 
 use crate::shared::means::{Means, whole_processors};
 use crate::shared::probing;
 use crate::{GateProgram, Surroundings};
+
+/// The most processes of a run by default: far more than builds and test suites start, far fewer than a machine has.
+const DEFAULT_PIDS: u32 = 4096;
+
+/// The most memory of a run by default: three quarters of the machine's, so that the user's programs keep the rest.
+fn default_memory() -> MemorySize {
+    let machine = rustix::system::sysinfo();
+    let bytes = machine.totalram as u64 * u64::from(machine.mem_unit) / 4 * 3;
+    MemorySize::from_bytes(bytes & !((1 << 20) - 1))
+}
 
 /// Processes of ours in a scope besides those of the run: the gate and the first of the sandbox.
 const OURS_IN_SCOPE: u32 = 2;
@@ -27,6 +40,8 @@ pub(super) struct Offer {
 #[derive(Debug, Default)]
 pub(super) struct Bounded {
     pub(super) groups: Groups,
+    /// Default limits that could not be put in force, and why.
+    pub(super) not_enforced: Vec<String>,
     pub(super) scope: bool,
     pub(super) watched_memory: Option<u64>,
     pub(super) user_processes: Option<u32>,
@@ -59,6 +74,22 @@ impl Offer {
         }
     }
 
+    /// Chooses limits where the policy has none, as far as they cost nothing and do not hinder: control groups, and the user's own
+    /// limit of processes. A limit of each process's memory would be in the way of programs that reserve more than they use.
+    pub(super) fn choose(&self, limits: &mut Limits, can: &Capabilities) {
+        if can.mechanism(Promise::Memory).is_some() && self.groups(Controller::Memory) {
+            limits.memory.get_or_insert_with(default_memory);
+        }
+        let counted = self.groups(Controller::Pids) || self.means(Controller::Pids) == Some(Means::UserLimit);
+        if can.mechanism(Promise::Pids).is_some() && counted {
+            limits.pids.get_or_insert(DEFAULT_PIDS);
+        }
+    }
+
+    fn groups(&self, controller: Controller) -> bool {
+        matches!(self.means(controller), Some(Means::Group(_)))
+    }
+
     /// What of a request is bounded by these means.
     fn bounds(&self, request: &Request, by: impl Fn(Means) -> bool) -> Bounds {
         let limits = &request.policy.limits;
@@ -86,21 +117,43 @@ impl Offer {
     /// Bounds a run, as far as that is done outside of it.
     pub(super) fn bound(&self, request: &Request) -> Result<Bounded, LaunchError> {
         let bounds = self.bounds(request, |means| matches!(means, Means::Group(_)));
-        let groups = self.hierarchy.create(request.run.as_str(), &bounds).map_err(|error| {
-            LaunchError::Runtime(Failure::new(
-                FailureClass::Refused,
-                format!("the run cannot be bounded: {error}"),
-            ))
-        })?;
+        let (groups, not_enforced) = self.create(request, &bounds)?;
         let processors = self.bounds(request, |means| means == Means::Affinity).cpu_millis;
         Ok(Bounded {
             groups,
+            not_enforced,
             processors: processors.map(whole_processors).transpose()?,
             scope: self.bounds(request, |means| means == Means::Scope) != Bounds::default(),
             watched_memory: self.bounds(request, |means| means == Means::Watchdog).memory,
             // The first process of the sandbox is of the same user.
             user_processes: self.bounds(request, |means| means == Means::UserLimit).pids.map(|pids| pids + 1),
         })
+    }
+}
+
+impl Offer {
+    /// Makes the groups of a run. If that fails for limits that nobody asked for, the run goes on without them.
+    fn create(&self, request: &Request, bounds: &Bounds) -> Result<(Groups, Vec<String>), LaunchError> {
+        let create = |bounds: &Bounds| self.hierarchy.create(request.run.as_str(), bounds);
+        let error = match create(bounds) {
+            Ok(groups) => return Ok((groups, Vec::new())),
+            Err(error) => error,
+        };
+        let default = |promise| request.default_limits.contains(&promise);
+        let asked = Bounds {
+            memory: bounds.memory.filter(|_| !default(Promise::Memory)),
+            pids: bounds.pids.filter(|_| !default(Promise::Pids)),
+            cpu_millis: bounds.cpu_millis.filter(|_| !default(Promise::Cpus)),
+        };
+        match create(&asked) {
+            Ok(groups) if asked != *bounds => {
+                Ok((groups, vec![format!("memory and processes are not bounded: {error}")]))
+            }
+            _ => {
+                let message = format!("the run cannot be bounded: {error}");
+                Err(LaunchError::Runtime(Failure::new(FailureClass::Refused, message)))
+            }
+        }
     }
 }
 

@@ -190,7 +190,7 @@ pub const KEYS: &[Key] = &[
         "queue.keep_size",
         Kind::Memory,
         Some("\"10g\""),
-        "how much runs may take in all; the oldest go first",
+        "how much runs may take in all; beyond it the largest logs are trimmed",
     ),
     key(
         "queue.log_format",

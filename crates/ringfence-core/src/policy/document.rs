@@ -69,7 +69,12 @@ pub const KEYS: &[Key] = &[
     key("limits.cpus", Kind::Nullable(&Kind::Cpus), "cpus of the whole run"),
     key("limits.pids", Kind::Nullable(&Kind::Whole(1, 4_194_304)), "processes of the whole run"),
     key("limits.disk", Kind::Nullable(&Kind::Memory), "disk space of the private layers"),
-    key("limits.output", Kind::Memory, "output on both streams together"),
+    key(
+        "limits.growth",
+        Kind::Nullable(&Kind::Memory),
+        "by how much the workspace's file system may fill up during the run",
+    ),
+    key("limits.output", Kind::Memory, "output on both streams together, and the size of the log"),
     key("limits.tokens", Kind::Nullable(&Kind::Whole(1, u64::MAX)), "tokens of the model"),
     key("limits.cost_usd", Kind::Nullable(&Kind::Amount), "money in US dollars"),
 ];

@@ -176,7 +176,10 @@ pub struct Limits {
     pub pids: Option<u32>,
     /// Disk space of the private layers.
     pub disk: Option<MemorySize>,
-    /// Output on both streams together.
+    /// By how much the file system of the workspace may fill up while the run goes on. `None`: as the engine chooses.
+    #[serde(default)]
+    pub growth: Option<MemorySize>,
+    /// Output on both streams together, and the size of the log that it becomes.
     pub output: MemorySize,
     /// Tokens of the model.
     pub tokens: Option<u64>,

@@ -167,6 +167,7 @@ fn open() -> Policy {
             cpus: None,
             pids: None,
             disk: None,
+            growth: None,
             output: MemorySize::from_bytes(64 << 20),
             tokens: None,
             cost_usd: None,

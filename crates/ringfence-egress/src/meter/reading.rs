@@ -5,13 +5,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::limit::{is_limit_error, mentions_limit};
-use super::{Meter, Used};
+use super::scanner::Scanner;
+use super::{Admitted, Meter, Used};
 
-/// A longer line, or a longer answer in one piece, is not read.
-const LONGEST: usize = 4 << 20;
+/// A longer line is not kept whole, but scanned as it comes.
+const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// Longer names of models are cut.
-const LONGEST_NAME: usize = 100;
+pub(super) const LONGEST_NAME: usize = 100;
 
 /// Whose words an answer is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,84 +35,138 @@ impl Api {
     }
 }
 
-/// Reads one answer as it comes.
+/// Reads one answer as it comes. Whatever its length, little of it is kept.
 pub(crate) struct Reading {
     api: Api,
     meter: Arc<Meter>,
-    streams: bool,
-    buffer: Vec<u8>,
+    text: Text,
     /// What this answer has used so far, and what of it was counted.
     used: Used,
     counted: Used,
+    /// Whether it has told all of it.
+    complete: bool,
+    /// The request, if the run has a budget and the answer costs something: it counts as its most unless the answer tells.
+    admitted: Option<Arc<Admitted>>,
+}
+
+/// What has come and is not understood yet.
+enum Text {
+    /// Of one document.
+    Whole(Scanner),
+    /// Of a stream: the beginning of a line.
+    Line(Vec<u8>),
+    /// Of a stream: a line that is long.
+    LongLine(Scanner),
 }
 
 impl Reading {
-    pub(crate) fn new(api: Api, meter: Arc<Meter>, streams: bool) -> Self {
-        Self { api, meter, streams, buffer: Vec::new(), used: Used::default(), counted: Used::default() }
+    pub(crate) fn new(api: Api, meter: Arc<Meter>, streams: bool, admitted: Option<Arc<Admitted>>) -> Self {
+        let text = if streams { Text::Line(Vec::new()) } else { Text::Whole(Scanner::default()) };
+        let (used, counted) = (Used::default(), Used::default());
+        Self { api, meter, text, used, counted, complete: false, admitted }
     }
 
     /// Some more of it.
     pub(crate) fn read(&mut self, bytes: &[u8]) {
-        if self.buffer.len() + bytes.len() > LONGEST {
-            self.buffer.clear();
-            return;
-        }
-        if !self.streams {
-            self.buffer.extend_from_slice(bytes);
-            return;
+        if let Text::Whole(scanner) = &mut self.text {
+            return scanner.feed(bytes);
         }
         // What has no end of a line yet waits; lines that are whole are read where they are.
         let mut rest = bytes;
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let (line, after) = rest.split_at(end + 1);
             rest = after;
-            if self.buffer.is_empty() {
-                self.line(line);
-            } else {
-                self.buffer.extend_from_slice(line);
-                let line = std::mem::take(&mut self.buffer);
-                self.line(&line);
+            self.begin_of_line(line);
+            match std::mem::replace(&mut self.text, Text::Line(Vec::new())) {
+                Text::Line(line) => self.line(&line),
+                Text::LongLine(scanner) | Text::Whole(scanner) => self.document(&scanner.finish()),
             }
         }
-        self.buffer.extend_from_slice(rest);
+        if !rest.is_empty() {
+            self.begin_of_line(rest);
+        }
+    }
+
+    /// A part of a line.
+    fn begin_of_line(&mut self, bytes: &[u8]) {
+        match &mut self.text {
+            Text::Whole(scanner) | Text::LongLine(scanner) => scanner.feed(bytes),
+            Text::Line(line) if line.len() + bytes.len() <= MAX_LINE_BYTES => line.extend_from_slice(bytes),
+            Text::Line(line) => {
+                line.extend_from_slice(bytes);
+                let mut scanner = Scanner::default();
+                // A line of another kind than data has no document, and finds none.
+                scanner.feed(line.strip_prefix(b"data:").unwrap_or_default());
+                self.text = Text::LongLine(scanner);
+            }
+        }
     }
 
     fn line(&mut self, line: &[u8]) {
-        if let Some(data) = line.strip_prefix(b"data:") {
-            self.document(data);
-        }
-    }
-
-    /// All of it has come.
-    pub(crate) fn end(&mut self) {
-        let rest = std::mem::take(&mut self.buffer);
-        if !self.streams {
-            self.document(&rest);
-        }
-    }
-
-    fn document(&mut self, bytes: &[u8]) {
+        let Some(data) = line.strip_prefix(b"data:") else { return };
         // Most of a stream says nothing of it, and need not be understood.
-        if memchr::memmem::find(bytes, b"\"usage\"").is_none() && !mentions_limit(bytes) {
-            return;
+        if (memchr::memmem::find(data, b"\"usage\"").is_some() || mentions_limit(data))
+            && let Ok(document) = serde_json::from_slice(data)
+        {
+            self.document(&document);
         }
-        let Ok(document) = serde_json::from_slice::<Value>(bytes) else { return };
-        if is_limit_error(&document) {
+    }
+
+    /// All of it has come, or all that will. What it has not told counts as the most that was asked for.
+    pub(crate) fn end(&mut self) {
+        match std::mem::replace(&mut self.text, Text::Line(Vec::new())) {
+            Text::Whole(scanner) => self.document(&scanner.finish()),
+            Text::LongLine(scanner) => self.document(&scanner.finish()),
+            Text::Line(line) => self.line(&line),
+        }
+        let Some(admitted) = self.admitted.take().filter(|_| !self.complete) else { return };
+        let most = admitted.demand.used();
+        let told = self.used.input.saturating_add(self.used.cache_read).saturating_add(self.used.cache_write);
+        // An answer that has told what it read, and broke off, has told that much.
+        let rest = Used {
+            cache_write: if told > 0 { 0 } else { most.cache_write },
+            output: most.output.saturating_sub(self.used.output),
+            ..most
+        };
+        self.meter.add(&rest);
+    }
+
+    fn document(&mut self, document: &Value) {
+        if is_limit_error(document) {
             self.meter.note_limit();
         }
-        let within = match (self.api, document["type"].as_str()) {
+        let kind = document["type"].as_str();
+        let within = match (self.api, kind) {
             (Api::Messages, Some("message_start")) => &document["message"],
             (Api::Responses, Some(_)) => &document["response"],
-            _ => &document,
+            _ => document,
         };
         if let Some(model) = within["model"].as_str() {
             self.used.model = model.chars().take(LONGEST_NAME).collect();
         }
-        self.usage(&within["usage"]);
+        // A model by a name that has no price costs what the one costs that was asked for.
+        if let Some(admitted) = &self.admitted
+            && !self.meter.knows(&self.used.model)
+        {
+            self.used.model.clone_from(&admitted.demand.model);
+        }
+        let usage = &within["usage"];
+        self.complete |= self.is_last(kind, usage);
+        self.usage(usage);
         let new = self.used.since(&self.counted);
         self.counted = self.used.clone();
         if new != (Used { model: new.model.clone(), ..Used::default() }) {
             self.meter.add(&new);
+        }
+    }
+
+    /// Whether this is the last that an answer says of its usage.
+    fn is_last(&self, kind: Option<&str>, usage: &Value) -> bool {
+        let number = |name: &str| usage[name].is_u64();
+        match (self.api, kind) {
+            (Api::Messages, Some("message_start")) => false,
+            (Api::Messages | Api::Responses, _) => number("output_tokens"),
+            (Api::Chat, _) => number("completion_tokens") || number("prompt_tokens"),
         }
     }
 
@@ -154,7 +209,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::super::{Budget, Meter, Prices};
+    use super::super::{Budget, Demand, Meter, Prices};
     use super::{Api, Reading};
 
     fn meter(budget: Budget) -> Arc<Meter> {
@@ -163,7 +218,7 @@ mod tests {
 
     fn read(api: Api, streams: bool, text: &str) -> (u64, u64, u64, Option<f64>) {
         let meter = meter(Budget::default());
-        let mut reading = Reading::new(api, Arc::clone(&meter), streams);
+        let mut reading = Reading::new(api, Arc::clone(&meter), streams, None);
         // Byte by byte: pieces may end anywhere.
         text.as_bytes().chunks(1).for_each(|byte| reading.read(byte));
         reading.end();
@@ -212,11 +267,45 @@ mod tests {
             counter.fetch_add(1, Ordering::Relaxed);
         });
         for _ in 0..3 {
-            let mut reading = Reading::new(Api::Chat, Arc::clone(&meter), false);
+            let mut reading = Reading::new(Api::Chat, Arc::clone(&meter), false, None);
             reading.read(b"{\"model\":\"m\",\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}");
             reading.end();
         }
         assert!(meter.is_over());
         assert_eq!(alarms.load(Ordering::Relaxed), 1);
+    }
+
+    async fn charged(api: Api, streams: bool, text: &str) -> (u64, u64) {
+        let meter = meter(Budget { tokens: Some(1_000_000), cost_usd: None });
+        let demand = Demand { model: "m".into(), input_tokens: 500, output_tokens: 100 };
+        let admitted = meter.admit(demand).await;
+        let mut reading = Reading::new(api, Arc::clone(&meter), streams, admitted);
+        text.as_bytes().chunks(1000).for_each(|piece| reading.read(piece));
+        reading.end();
+        let total = meter.total();
+        (total.input_tokens, total.output_tokens)
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_tell_its_usage_counts_as_its_most() {
+        let start = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
+        let end = "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":7}}\n\n";
+        let padding = format!("data: {{\"x\":\"{}\"}}\n\n", "y".repeat(5 << 20));
+        let usage = "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":3}";
+        let logprobs = format!("\"logprobs\":\"{}\"", "l".repeat(5 << 20));
+        for (api, streams, text, counted) in [
+            (Api::Chat, true, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n".to_owned(), (500, 100)),
+            (Api::Chat, false, "{\"choices\":[]}".to_owned(), (500, 100)),
+            (Api::Responses, false, "{\"status\":\"queued\",\"usage\":null}".to_owned(), (500, 100)),
+            (Api::Messages, true, start.to_owned(), (9, 100)),
+            (Api::Messages, true, format!("{start}{end}"), (9, 7)),
+            (Api::Messages, true, format!("{start}{padding}{end}"), (9, 7)),
+            (Api::Chat, false, format!("{{{logprobs},{usage}}}"), (2, 3)),
+            (Api::Chat, true, format!("data: {{{logprobs},{usage}}}\n\n"), (2, 3)),
+            (Api::Chat, true, format!("data: {{{logprobs},{usage}}}"), (2, 3)),
+            (Api::Chat, false, format!("{{{logprobs}"), (500, 100)),
+        ] {
+            assert_eq!(charged(api, streams, &text).await, counted, "{api:?} {streams} {text:.60}");
+        }
     }
 }

@@ -266,7 +266,7 @@ impl Dispatcher<'_> {
             match self.locks().holder(&run) {
                 Ok(Holder::Nobody(lock)) => {
                     if let Err(failure) = self.premises.clear(&run) {
-                        tracing::warn!(%run, why = failure.message, "what a run has left cannot be cleared away");
+                        tracing::warn!(%run, why = %failure.message, "what a run has left cannot be cleared away");
                         mind.alarm.within(AGAIN);
                         continue;
                     }
@@ -288,7 +288,7 @@ impl Dispatcher<'_> {
     /// Ends what a runner has left: by its result if it had one, else its task waits for its turn again.
     fn settle(&self, mind: &mut Mind, lease: &Lease, lock: Option<File>) -> Result<(), StoreError> {
         if let Err(failure) = self.premises.clear(&lease.run) {
-            tracing::warn!(run = %lease.run, why = failure.message, "what a run has left cannot be cleared away");
+            tracing::warn!(run = %lease.run, why = %failure.message, "what a run has left cannot be cleared away");
             mind.alarm.within(AGAIN);
             return Ok(());
         }

@@ -15,6 +15,7 @@ use ringfence_backends::entry;
 use ringfence_backends::keeper::{IMAGE_LABEL, Keeper};
 use ringfence_core::config::Settings;
 use ringfence_core::mode::Mode;
+use ringfence_core::text::PlainText;
 
 use super::options::mode_parser;
 use super::{job, version};
@@ -289,7 +290,7 @@ impl Step {
     }
 
     fn tell(&self, line: &str) {
-        self.bar.set_message(terminal::harmless(line).trim().to_owned());
+        self.bar.set_message(PlainText::from(line).trim().to_owned());
     }
 
     fn end(self) {
@@ -322,7 +323,7 @@ impl Step {
         let status = child.wait()?;
         if !status.success() {
             let words: Vec<String> = last.into_iter().collect();
-            bail!("{name} failed ({status}):\n{}", terminal::harmless(&words.join("\n")));
+            bail!("{name} failed ({status}):\n{}", PlainText::from(words.join("\n")));
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ fn list(desk: &dyn Desk, as_json: bool) -> anyhow::Result<()> {
             letter.failure.class.to_string(),
             letter.attempts.len().to_string(),
             ago(letter.at_ms),
-            letter.failure.message.clone(),
+            letter.failure.message.one_line(),
         ]
     }));
     table.extend(webhooks.iter().map(|webhook| {
@@ -101,7 +101,7 @@ fn show(desk: &dyn Desk, id: &str, as_json: bool) -> anyhow::Result<()> {
         vec!["died".into(), ago(at_ms)],
         vec!["failure".into(), format!("{}: {}", failure.class, failure.message)],
     ];
-    rows.extend(failure.remedy.map(|remedy| vec!["remedy".into(), remedy]));
+    rows.extend(failure.remedy.map(|remedy| vec!["remedy".into(), remedy.into()]));
     rows.extend([
         vec!["prompt".into(), task.spec.prompt],
         vec!["retried".into(), format!("{} times", task.life.retries)],

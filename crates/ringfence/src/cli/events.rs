@@ -47,7 +47,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
 fn tell(entry: &Entry, as_json: bool) -> anyhow::Result<()> {
     if as_json {
-        terminal::line(serde_json::to_string(entry)?);
+        terminal::json_line(entry)?;
         return Ok(());
     }
     let happened = &entry.happened;

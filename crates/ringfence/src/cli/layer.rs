@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::{Context, anyhow, bail};
 use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
+use ringfence_core::text::escaped;
 use ringfence_engine::git::{self, ImportedRefs};
 use ringfence_engine::layer::{Applied, Change, Changes, Layer, LayerError, What};
 use ringfence_server::desk::FileChange;
@@ -17,7 +18,7 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::installation::Installation;
 use crate::report::advise;
-use crate::terminal::{self, harmless};
+use crate::terminal;
 use crate::workspace::{self, Workspace};
 
 /// Show what a run wrote in a workspace of kind `overlay`.
@@ -261,10 +262,10 @@ fn tell_commits(imported: &ImportedRefs) {
     for git_ref in &imported.refs {
         let at = git_ref.kept_as.as_ref().unwrap_or(&git_ref.name);
         let to = git_ref.to.as_deref().map_or("deleted", |to| to.get(..12).unwrap_or(to));
-        terminal::line(format!("{green}imported{green:#} {} {to}", harmless(at)));
+        terminal::line(format!("{green}imported{green:#} {} {to}", escaped(at)));
     }
     for notice in &imported.notices {
-        terminal::about(harmless(notice));
+        terminal::about(notice);
     }
 }
 
@@ -292,13 +293,7 @@ pub(crate) fn discard(args: &DiscardArgs, installation: &Installation) -> anyhow
 
 /// A name on one line, whatever it is made of.
 fn name(path: &Path) -> String {
-    // What turns the direction of writing would show another name.
-    let turns =
-        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let shown = path.display().to_string();
-    let plain =
-        |c: char| if c.is_control() || turns(c) { c.escape_unicode().to_string() } else { c.to_string() };
-    shown.chars().map(plain).collect()
+    escaped(&path.display().to_string())
 }
 
 /// One letter for what was done, as git has it.
@@ -398,7 +393,7 @@ fn show_lines(before: &str, after: &str) {
     for hunk in line_diff(before, after).unified_diff().context_radius(3).iter_hunks() {
         terminal::line(format!("{cyan}{}{cyan:#}", hunk.header()));
         for change in hunk.iter_changes() {
-            let line = harmless(change.value().trim_end_matches('\n'));
+            let line = escaped(change.value().trim_end_matches('\n'));
             match change.tag() {
                 ChangeTag::Delete => terminal::line(format!("{red}-{line}{red:#}")),
                 ChangeTag::Insert => terminal::line(format!("{green}+{line}{green:#}")),

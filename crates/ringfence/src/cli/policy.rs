@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::exec;
 use super::job::{Asked, backend, read_policy};
 use super::options::{Options, mode_parser};
+use super::sandbox::default_limits;
 use crate::installation::Installation;
 use crate::terminal;
 
@@ -71,6 +72,12 @@ pub(crate) fn policy(verb: Verb, installation: &Installation) -> anyhow::Result<
                 None => in_force(&Options::default(), installation)?.policy,
             };
             terminal::json(&policy)?;
+            // Standard output is the policy alone: it can be saved and edited.
+            let settings = installation.settings()?;
+            let mode = settings.sandbox.mode;
+            for row in default_limits(installation, &settings, mode, &policy.limits) {
+                terminal::about(format!("mode {mode}, {}", row.join(": ")));
+            }
             Ok(ExitCode::SUCCESS)
         }
         Verb::Check { policy, mode, json } => {

@@ -12,6 +12,7 @@ use ringfence_core::event::{Event, Stream};
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::policy::Policy;
+use ringfence_core::text::PlainText;
 use ringfence_core::units::{MemorySize, Seconds};
 use ringfence_engine::{Observer, Work};
 use ringfence_linux::attempts::{self, Bait, Bounded, MARK, Outcome, Tried};
@@ -79,7 +80,8 @@ pub(crate) fn probe(args: &Args, installation: &Installation) -> anyhow::Result<
         asked.observe(Work::Program(argv), &mut heard, &mut |policy, can| ask_for_all(policy, can, &bait))?;
     let tried = heard.tried(&bait, &laid)?;
     if tried.len() < attempts::count() || result.failure.is_some() {
-        let why = result.failure.map_or_else(|| "it fell silent".to_owned(), |failure| failure.message);
+        let why =
+            result.failure.map_or_else(|| "it fell silent".to_owned(), |failure| failure.message.into());
         bail!("the probe ended after {} of {} attempts: {why}", tried.len(), attempts::count());
     }
     let record = installation.runs().record(&result.run)?;
@@ -282,7 +284,7 @@ impl Report {
                 Outcome::Wrote(path) => (red, "broken", path.display().to_string()),
                 Outcome::NotTried(detail) => (dim, "  -   ", detail.clone()),
             };
-            let detail = terminal::harmless(&detail);
+            let detail = PlainText::from(&detail);
             terminal::line(format!("  {style}{word}{style:#} {} {dim}({detail}){dim:#}", tried.what));
         }
     }

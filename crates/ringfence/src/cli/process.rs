@@ -1,9 +1,10 @@
 //! `ringfence process`: the dispatcher and the residents.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::ExitCode;
 
+use ringfence_core::text::PlainText;
 use ringfence_engine::queue::ProcessName;
 use ringfence_server::desk::Desk;
 use ringfence_store::{Listener, ProcessRow};
@@ -118,15 +119,21 @@ fn stop(desk: &dyn Desk, name: ProcessName) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A longer line of a log is printed in pieces.
+const MAX_LINE_BYTES: u64 = 64 << 10;
+
 fn logs(installation: &Installation, name: &str, follow: bool) -> anyhow::Result<()> {
     let path = process_log_file(installation, name).map_err(told)?;
-    let mut file = fs::File::open(&path)?;
+    let mut file = BufReader::new(fs::File::open(&path)?);
     loop {
         let written = Listener::file(&path)?;
-        let mut text = Vec::new();
-        // From where the last look ended.
-        file.read_to_end(&mut text)?;
-        terminal::raw(std::io::stdout().lock(), &text)?;
+        // From where the last look ended, line by line: the log may be large.
+        let mut line = Vec::new();
+        while file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? > 0 {
+            let text = PlainText::from_bytes(&line);
+            terminal::try_line(text.trim_end_matches('\n'))?;
+            line.clear();
+        }
         if !follow {
             return Ok(());
         }

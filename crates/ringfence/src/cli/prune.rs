@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ringfence_core::units::MemorySize;
 
 use crate::installation::Installation;
-use crate::queue::{Kept, Swept, sweep};
+use crate::queue::{BySize, Kept, Swept, sweep};
 use crate::terminal;
 
 /// Take away what is old: tasks, runs, sandboxes that nobody waits for, images that were replaced.
@@ -32,23 +32,26 @@ pub(crate) fn prune(args: &Args, installation: &Installation) -> anyhow::Result<
     let settings = installation.settings()?;
     let mut kept = Kept::of(&settings.queue);
     kept.days = args.days.unwrap_or(kept.days);
-    kept.bytes = args.size.map_or(kept.bytes, MemorySize::bytes);
+    if let Some(size) = args.size {
+        (kept.bytes, kept.by_size) = (size.bytes(), BySize::Runs);
+    }
     kept.layers = !args.layers;
     let swept = sweep(installation, &*installation.store()?, &kept, args.dry_run)?;
     if args.json {
         terminal::json(&swept)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Swept { tasks, runs, bytes, sandboxes, images } = &swept;
+    let Swept { tasks, runs, trimmed, bytes, sandboxes, images } = &swept;
     let verb = if args.dry_run { "would go" } else { "went" };
     terminal::line(format!(
-        "{tasks} tasks, {} runs ({} KiB), {} sandboxes and {} images {verb}",
+        "{tasks} tasks, {} runs and the logs of {} others ({} KiB), {} sandboxes and {} images {verb}",
         runs.len(),
+        trimmed.len(),
         bytes / 1024,
         sandboxes.len(),
         images.len()
     ));
-    let names = runs.iter().map(ToString::to_string);
+    let names = runs.iter().chain(trimmed).map(ToString::to_string);
     for name in names.chain(sandboxes.iter().cloned()).chain(images.iter().cloned()) {
         terminal::line(format!("  {name}"));
     }

@@ -6,7 +6,6 @@ use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
 use ringfence_engine::Observer;
 use ringfence_server::desk::{Desk, RunView};
-use ringfence_store::runs::LogLine;
 use serde::Serialize;
 
 use crate::desk::told;
@@ -99,7 +98,11 @@ fn net(desk: &dyn Desk, id: &RunId, json: bool) -> anyhow::Result<()> {
     ];
     table.extend(entries.into_iter().map(|entry| {
         let request = [entry.method.unwrap_or_default(), entry.path.unwrap_or_default()].join(" ");
-        let request = if request.trim().is_empty() { entry.way } else { request };
+        let request = match entry.count {
+            Some(count) => format!("{count} requests"),
+            None if request.trim().is_empty() => entry.way,
+            None => request,
+        };
         let decision = format!("{:?}", entry.decision).to_lowercase();
         vec![
             decision,
@@ -124,22 +127,31 @@ struct Shown {
     record: Record,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<ringfence_core::event::RunResult>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    log: Option<Vec<LogLine>>,
+}
+
+/// Prints a run as one document whose log is written as it is read: it may be larger than the memory.
+fn print_with_log(desk: &dyn Desk, shown: &Shown) -> anyhow::Result<()> {
+    let run = serde_json::to_string_pretty(shown)?;
+    let open = run.strip_suffix("\n}").unwrap_or(&run);
+    terminal::print_json(&format!("{open},\n  \"log\": ["))?;
+    let (mut wrong, mut comma) = (None, "");
+    desk.log(&shown.record.run, false, &mut |line| {
+        let text = serde_json::to_string(&line).map_err(anyhow::Error::from);
+        let printed = text.and_then(|text| Ok(terminal::print_json(&format!("    {comma}{text}"))?));
+        comma = ",";
+        wrong = printed.err();
+        wrong.is_none()
+    })
+    .map_err(told)?;
+    wrong.map_or(Ok(()), Err)?;
+    Ok(terminal::print_json("  ]\n}")?)
 }
 
 fn show(desk: &dyn Desk, view: RunView, log: bool, json: bool) -> anyhow::Result<()> {
     let RunView { status, record, result, .. } = view;
-    let mut lines = Vec::new();
-    if log {
-        let mut keep = |line| {
-            lines.push(line);
-            true
-        };
-        desk.log(&record.run, false, &mut keep).map_err(told)?;
-    }
     if json {
-        return terminal::json(&Shown { status, record, result, log: log.then_some(lines) });
+        let shown = Shown { status, record, result };
+        return if log { print_with_log(desk, &shown) } else { terminal::json(&shown) };
     }
     let mut rows = vec![
         vec!["run".into(), record.run.to_string()],
@@ -171,7 +183,7 @@ fn show(desk: &dyn Desk, view: RunView, log: bool, json: bool) -> anyhow::Result
     show_promises(&record);
     if log {
         terminal::line("");
-        lines.iter().try_for_each(|line| Human.event(&line.event)).ok();
+        desk.log(&record.run, false, &mut |line| Human.event(&line.event).is_ok()).map_err(told)?;
     }
     Ok(())
 }
@@ -181,5 +193,8 @@ pub(crate) fn show_promises(record: &Record) {
     terminal::line("Promises in force, and by what");
     for (promise, mechanism) in &record.mechanisms {
         terminal::line(format!("  ✓ {} ({mechanism})", promise.describe()));
+    }
+    for why in &record.not_enforced {
+        terminal::line(format!("  – {why}"));
     }
 }

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use ringfence_backends::settings_keys;
 use ringfence_core::capability::Promise;
-use ringfence_core::config;
+use ringfence_core::config::{self, Settings};
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
-use ringfence_core::policy::Preset;
+use ringfence_core::policy::{Limits, Preset};
 use ringfence_server::desk::ModeView;
 
 use super::options::mode_parser;
@@ -93,6 +93,8 @@ fn show(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
             rows.push(vec![name.to_owned(), value]);
         }
     }
+    let limits = Preset::default_of(mode).policy().limits;
+    rows.extend(default_limits(installation, &settings, mode, &limits));
     for (id, agent) in &settings.agents {
         if let Some(mode) = agent.sandbox_mode {
             rows.push(vec![format!("agent {id}"), format!("mode {mode}")]);
@@ -100,6 +102,30 @@ fn show(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
     }
     terminal::table(&rows);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The limits that a mode adds to those of a policy, and those that cannot be had here.
+pub(super) fn default_limits(
+    installation: &Installation,
+    settings: &Settings,
+    mode: Mode,
+    asked: &Limits,
+) -> Vec<Vec<String>> {
+    let Some(make) = ringfence_backends::entry(mode).backend else { return Vec::new() };
+    let backend = make(&installation.surroundings(), settings);
+    let mut limits = asked.clone();
+    backend.bound(&mut limits);
+    let growth = mode.isolates() && asked.growth.is_none();
+    let chosen = [
+        ("memory", limits.memory.filter(|_| asked.memory.is_none()).map(|size| size.to_string())),
+        ("cpus", limits.cpus.filter(|_| asked.cpus.is_none()).map(|cpus| cpus.to_string())),
+        ("processes", limits.pids.filter(|_| asked.pids.is_none()).map(|count| count.to_string())),
+        ("disk of the workspace", growth.then(|| "three quarters of what is free".to_owned())),
+    ];
+    let chosen = chosen.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let rows = chosen.map(|(name, value)| vec![format!("default limit: {name}"), value]);
+    let missing = backend.not_enforced(&limits).into_iter();
+    rows.chain(missing.map(|why| vec!["no default limit".to_owned(), why])).collect()
 }
 
 fn modes(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {

@@ -430,9 +430,9 @@ fn show(desk: &dyn Desk, id: &str, as_json: bool) -> anyhow::Result<()> {
     row("waits for", (!waits.is_empty()).then(|| waits.join(", ")));
     if let Some(failure) = task.life.failures.last().filter(|_| task.life.state != State::Done) {
         row("failure", Some(format!("{}: {}", failure.class, failure.message)));
-        row("remedy", failure.remedy.clone());
+        row("remedy", failure.remedy.clone().map(String::from));
     }
-    row("reply", task.result.as_ref().map(|result| result.text.clone()).filter(|text| !text.is_empty()));
+    row("reply", task.result.as_ref().map(|result| result.text.to_string()).filter(|text| !text.is_empty()));
     terminal::table(&rows);
     if !attempts.is_empty() {
         terminal::line("");
@@ -490,7 +490,7 @@ fn logs(desk: &dyn Desk, id: &str, follow: bool, as_json: bool) -> anyhow::Resul
     let mut wrong = None;
     desk.log(&run, follow, &mut |line| {
         let told = match as_json {
-            true => serde_json::to_string(&line).map(terminal::line).map_err(anyhow::Error::from),
+            true => terminal::json_line(&line).map_err(anyhow::Error::from),
             false => Human.event(&line.event).map_err(anyhow::Error::from),
         };
         wrong = told.err();

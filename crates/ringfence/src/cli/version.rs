@@ -1,6 +1,6 @@
 //! What a program says of its version, asked in the mode where it would run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,7 @@ pub(super) fn ask(
         let mut policy = preset.policy();
         backend.bound(&mut policy.limits);
         Ok(Request {
+            default_limits: BTreeSet::new(),
             run: format!("version-{name}-{}", std::process::id()).parse()?,
             mode,
             policy,

@@ -1,7 +1,7 @@
 //! Runs, as they are asked for.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,19 +107,14 @@ pub(super) fn log(
 ) -> anyhow::Result<()> {
     let mut tail = Tail { file: installation.runs().log_file(run), place: 0 };
     if !follow {
-        tail.more()?.into_iter().find(|line| !tell(line.clone()));
+        tail.read_on(tell)?;
         return Ok(());
     }
     let bell = installation.store()?.bell().listen()?;
     loop {
         let over = is_over(installation, run);
         let written = Listener::file(&tail.file);
-        for line in tail.more()? {
-            if !tell(line) {
-                return Ok(());
-            }
-        }
-        if over {
+        if !tail.read_on(tell)? || over {
             return Ok(());
         }
         match written {
@@ -141,6 +136,9 @@ fn wait_for_either(one: &Listener, other: &Listener) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A longer line of a log is not read: texts of events are shorter.
+const MAX_LOG_LINE_BYTES: u64 = 32 << 20;
+
 /// A log that is read as it grows.
 struct Tail {
     file: PathBuf,
@@ -148,19 +146,27 @@ struct Tail {
 }
 
 impl Tail {
-    /// The whole lines that have come since the last time.
-    fn more(&mut self) -> anyhow::Result<Vec<LogLine>> {
-        let Ok(mut file) = std::fs::File::open(&self.file) else { return Ok(Vec::new()) };
+    /// Tells the whole lines that have come since the last time, one after another: a log may be larger than the memory. Whether
+    /// more are wanted.
+    fn read_on(&mut self, tell: &mut Tell<'_>) -> anyhow::Result<bool> {
+        let Ok(mut file) = std::fs::File::open(&self.file) else { return Ok(true) };
         file.seek(SeekFrom::Start(self.place))?;
         let mut reader = BufReader::new(file);
-        let mut lines = Vec::new();
-        let mut line = String::new();
-        while reader.read_line(&mut line)? > 0 && line.ends_with('\n') {
+        let mut line = Vec::new();
+        while reader.by_ref().take(MAX_LOG_LINE_BYTES).read_until(b'\n', &mut line)? > 0 {
+            // The rest is still to come, unless it is longer than any line.
+            if !line.ends_with(b"\n") && (line.len() as u64) < MAX_LOG_LINE_BYTES {
+                break;
+            }
             self.place += line.len() as u64;
-            lines.extend(serde_json::from_str::<LogLine>(&line).ok());
+            if let Ok(line) = serde_json::from_slice::<LogLine>(&line)
+                && !tell(line)
+            {
+                return Ok(false);
+            }
             line.clear();
         }
-        Ok(lines)
+        Ok(true)
     }
 }
 

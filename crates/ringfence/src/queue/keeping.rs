@@ -8,7 +8,7 @@ use ringfence_backends::keeper::Keeper;
 use ringfence_core::config::QueueSettings;
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
-use ringfence_store::runs::{Progress, Runs};
+use ringfence_store::runs::{Progress, Runs, TRIMMED_LOG_BYTES};
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{DeadLetters, Tasks};
 use serde::Serialize;
@@ -25,11 +25,28 @@ pub(crate) struct Kept {
     pub(crate) bytes: u64,
     /// Layers that nobody has applied or discarded.
     pub(crate) layers: bool,
+    /// What goes when there are more bytes than that.
+    pub(crate) by_size: BySize,
+}
+
+/// What goes when runs take more space than they may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BySize {
+    /// Only the bulk of runs, the largest first. A loud run loses its own log, and never costs another run its record, its result or
+    /// its audit.
+    Bulk,
+    /// Whole runs, the oldest first: the user has asked for it.
+    Runs,
 }
 
 impl Kept {
     pub(crate) fn of(settings: &QueueSettings) -> Self {
-        Self { days: settings.keep_days, bytes: settings.keep_size.bytes(), layers: true }
+        Self {
+            days: settings.keep_days,
+            bytes: settings.keep_size.bytes(),
+            layers: true,
+            by_size: BySize::Bulk,
+        }
     }
 }
 
@@ -38,6 +55,8 @@ impl Kept {
 pub(crate) struct Swept {
     pub(crate) tasks: u64,
     pub(crate) runs: Vec<RunId>,
+    /// Runs of which the log and the attachments went, and everything else stays.
+    pub(crate) trimmed: Vec<RunId>,
     pub(crate) bytes: u64,
     pub(crate) sandboxes: Vec<String>,
     pub(crate) images: Vec<String>,
@@ -45,11 +64,15 @@ pub(crate) struct Swept {
 
 impl Swept {
     pub(crate) fn is_nothing(&self) -> bool {
-        self.tasks == 0 && self.runs.is_empty() && self.sandboxes.is_empty() && self.images.is_empty()
+        self.tasks == 0
+            && self.runs.is_empty()
+            && self.trimmed.is_empty()
+            && self.sandboxes.is_empty()
+            && self.images.is_empty()
     }
 }
 
-/// Takes away what is old. A run that goes on, one with a layer that nobody has decided on, and one of a dead letter stay.
+/// Removes what is old, and what is too much ([`BySize`]). A run that goes on, one with a layer that nobody has decided on, and one of a dead letter stay.
 pub(crate) fn sweep(
     installation: &Installation,
     store: &Sqlite,
@@ -65,7 +88,7 @@ pub(crate) fn sweep(
     let runs = installation.runs();
     let needed = needed(store)?;
     let mut candidates = Vec::new();
-    let mut total = 0;
+    let mut total: u64 = 0;
     let mut used = BTreeSet::new();
     for run in runs.list()? {
         let size = size_of(&runs.directory(&run));
@@ -75,25 +98,47 @@ pub(crate) fn sweep(
             candidates.push((run, size));
         }
     }
+    let is_old = |run: &RunId| oldest.is_some_and(|oldest| modified_ms(&runs.directory(run)) < oldest);
+    let mut left = Vec::new();
     // The oldest first: names sort by time.
-    while let Some((run, size)) = candidates.pop() {
-        let old = oldest.is_some_and(|oldest| modified_ms(&runs.directory(&run)) < oldest);
-        if !old && total <= kept.bytes {
-            break;
+    for (run, size) in candidates.into_iter().rev() {
+        if !is_old(&run) && (total <= kept.bytes || kept.by_size == BySize::Bulk) {
+            left.push(run);
+            continue;
         }
         if !dry && let Err(error) = runs.remove(&run) {
             tracing::warn!(%run, why = %error, "a run cannot be taken away");
             continue;
         }
-        total -= size;
+        total = total.saturating_sub(size);
         swept.bytes += size;
         swept.runs.push(run);
+    }
+    if kept.by_size == BySize::Bulk {
+        trim_largest(&runs, left, total.saturating_sub(kept.bytes), dry, &mut swept);
     }
     for keeper in keepers(installation, &used) {
         swept.sandboxes.extend(orphans(&*keeper, installation, dry));
         swept.images.extend(oldest.map(|oldest| old_images(&*keeper, oldest, dry)).unwrap_or_default());
     }
     Ok(swept)
+}
+
+/// Removes logs and attachments, those of the largest first, until so many bytes are free.
+fn trim_largest(runs: &Runs, left: Vec<RunId>, mut excess: u64, dry: bool, swept: &mut Swept) {
+    let mut bulky: Vec<(u64, RunId)> = left.into_iter().map(|run| (runs.bulk(&run), run)).collect();
+    bulky.sort_unstable();
+    while excess > 0 {
+        let Some((_, run)) = bulky.pop().filter(|(bulk, _)| *bulk > 2 * TRIMMED_LOG_BYTES) else { return };
+        match runs.trim(&run, dry) {
+            Ok(freed) => {
+                excess = excess.saturating_sub(freed);
+                swept.bytes += freed;
+                swept.trimmed.push(run);
+            }
+            Err(error) => tracing::warn!(%run, why = %error, "the log of a run cannot be trimmed"),
+        }
+    }
 }
 
 /// The runs of dead letters, and of tasks that run.

@@ -10,7 +10,7 @@ mod runner;
 
 pub(crate) use answering::{insecurity, server_address, socket};
 pub(crate) use daemon::{Serving, serve};
-pub(crate) use keeping::{Kept, Swept, sweep};
+pub(crate) use keeping::{BySize, Kept, Swept, sweep};
 pub(crate) use logging::directory as log_directory;
 pub(crate) use office::Office;
 pub(crate) use resident::{ARGUMENT as PROCESS_ARGUMENT, resident};

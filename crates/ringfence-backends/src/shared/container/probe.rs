@@ -28,7 +28,7 @@ pub(crate) fn probe(flavor: Flavor, around: &Surroundings, settings: &Settings) 
     let engine = match connect(flavor, around) {
         Ok(engine) => engine,
         Err(failure) => {
-            let remedy = failure.remedy.unwrap_or_else(|| flavor.remedy.to_owned());
+            let remedy = failure.remedy.unwrap_or_else(|| flavor.remedy.into());
             return vec![Finding::absent("engine", failure.message, remedy)];
         }
     };
@@ -66,7 +66,9 @@ pub(crate) fn probe(flavor: Flavor, around: &Surroundings, settings: &Settings) 
         Err(why) => Finding::absent("image", why, remedy),
         Ok(name) => match engine.image(&name.name) {
             Ok(_) => Finding::ok("image", name.notice.unwrap_or(name.name)),
-            Err(failure) => Finding::absent("image", failure.message, failure.remedy.unwrap_or(remedy)),
+            Err(failure) => {
+                Finding::absent("image", failure.message, failure.remedy.unwrap_or(remedy.into()))
+            }
         },
     });
     findings

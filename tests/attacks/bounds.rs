@@ -1,0 +1,188 @@
+//! A run that tries to fill disks: with its log, its audit, its files, or at the cost of what is kept of other runs.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{Place, Ran};
+
+fn policy(place: &Place, limits: &str) -> String {
+    let path = place.home().join("policy.json");
+    fs::write(&path, format!(r#"{{"extends": "standard", "limits": {limits}}}"#)).unwrap();
+    path.display().to_string()
+}
+
+fn native(place: &Place, policy: &str, script: &str) -> Ran {
+    place.run(&[
+        "run",
+        "--json",
+        "--agent",
+        "command",
+        "--mode",
+        "native",
+        "--policy",
+        policy,
+        "--command",
+        &format!("sh -c '{script}'"),
+        "go",
+    ])
+}
+
+/// Where the only run of a place is kept.
+fn run_directory(place: &Place) -> std::path::PathBuf {
+    fs::read_dir(place.state().join("runs")).unwrap().next().unwrap().unwrap().path()
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().len()
+}
+
+/// The log is bounded as it is written: neither lines of one byte, of which each is a record of ninety, nor characters that JSON
+/// writes with two can make it larger.
+#[test]
+fn the_log_is_not_larger_than_the_output_may_be() {
+    let quotes = "head -c 5500000 /dev/zero | tr \"\\0\" \"\\042\" | fold -w 1000";
+    for (what, script) in [("lines", "while :; do echo x; done"), ("quotes", quotes)] {
+        let place = Place::new();
+        let policy = policy(&place, r#"{"output": "6m"}"#);
+        let ran = native(&place, &policy, script);
+        let result = ran.result();
+        assert_eq!(result["failure"]["class"], "agent_error", "{what}: {result:.300}");
+        let message = result["failure"]["message"].as_str().unwrap();
+        assert!(message.contains("printed more than 6m"), "{what}: {message}");
+        let log = run_directory(&place).join("log.jsonl");
+        // One line says that it was truncated, one is the result with the end of the output.
+        assert!((5 << 20..8 << 20).contains(&size(&log)), "{what}: {} bytes", size(&log));
+        let text = fs::read_to_string(&log).unwrap();
+        let notices = text.lines().filter(|line| line.contains("the log ends here")).count();
+        assert_eq!(notices, 1, "{what}");
+        assert!(text.lines().last().unwrap().contains("\"type\":\"result\""), "{what}");
+    }
+}
+
+/// Control characters, which JSON writes with six, are not kept at all.
+#[test]
+fn control_characters_do_not_swell_the_log() {
+    let place = Place::new();
+    let policy = policy(&place, r#"{"output": "6m"}"#);
+    let script = "head -c 5500000 /dev/zero | tr \"\\0\" \"\\001\" | fold -w 1000; echo end";
+    assert_eq!(native(&place, &policy, script).result()["status"], "success");
+    let log = run_directory(&place).join("log.jsonl");
+    assert!(size(&log) < 1 << 20, "{} bytes", size(&log));
+}
+
+/// Denied requests are counted once they are many, and leave few files.
+#[test]
+fn a_flood_of_denied_requests_fills_no_disk() {
+    let place = Place::new();
+    let script = "import os, socket\n\
+        proxy = os.environ[\"HTTP_PROXY\"].split(\"//\")[1].split(\":\")\n\
+        s = socket.create_connection((proxy[0], int(proxy[1])))\n\
+        path = \"p\" * 400\n\
+        request = (\"GET http://denied.test/\" + path + \" HTTP/1.1\\r\\nHost: denied.test\\r\\n\\r\\n\").encode()\n\
+        for i in range(200):\n\
+        \x20 s.sendall(request * 100)\n\
+        \x20 got = 0\n\
+        \x20 while got < 100:\n\
+        \x20   data = s.recv(1 << 20)\n\
+        \x20   assert data\n\
+        \x20   got += data.count(b\"HTTP/1.1 403\")\n";
+    fs::write(place.work().join("flood.py"), script).unwrap();
+    place
+        .run(&["exec", "--mode", "native", "--allow", "x.test", "--", "/usr/bin/python3", "flood.py"])
+        .expect_code(0);
+    let directory = run_directory(&place);
+    let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let audit =
+        files.iter().filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("network"));
+    let sizes: Vec<u64> = audit.map(|path| size(path)).collect();
+    assert!(sizes.len() <= 3 && sizes.iter().sum::<u64>() < 10 << 20, "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size > 0), "{sizes:?}");
+    let entries = place.run(&["runs", "net", "last", "--json"]).expect_code(0).json();
+    let counted: u64 =
+        entries.as_array().unwrap().iter().map(|entry| entry["count"].as_u64().unwrap_or(1)).sum();
+    assert_eq!(counted, 20_000);
+}
+
+/// A loud run costs only its own log.
+#[test]
+fn a_loud_run_removes_no_evidence_of_others() {
+    let place = Place::new().settings(r#"{"sandbox": {"mode": "native"}, "queue": {"keep_size": "8m"}}"#);
+    let quiet: Vec<String> = (0..3)
+        .map(|_| {
+            let ran = place.run(&["run", "--json", "--agent", "command", "--command", "echo evidence", "go"]);
+            ran.result()["run"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let loud = place.run(&[
+        "run",
+        "--json",
+        "--agent",
+        "command",
+        "--command",
+        "head -c 9000000 /dev/urandom",
+        "go",
+    ]);
+    let loud = loud.result()["run"].as_str().unwrap().to_owned();
+    let runs = place.state().join("runs");
+    let before = size(&runs.join(&loud).join("log.jsonl"));
+    let swept = place.run(&["prune", "--json"]).expect_code(0).json();
+    assert_eq!((&swept["runs"], &swept["trimmed"]), (&serde_json::json!([]), &serde_json::json!([loud])));
+    for run in &quiet {
+        let log = fs::read_to_string(runs.join(run).join("log.jsonl")).unwrap();
+        assert!(log.contains("evidence"), "{run}");
+        assert!(runs.join(run).join("record.json").exists() && runs.join(run).join("result.json").exists());
+    }
+    let log = runs.join(&loud).join("log.jsonl");
+    assert!(size(&log) < 128 << 10 && before > 8 << 20, "{} of {before}", size(&log));
+    assert!(fs::read_to_string(log).unwrap().lines().last().unwrap().contains("queue.keep_size"));
+    assert!(runs.join(&loud).join("record.json").exists() && runs.join(&loud).join("result.json").exists());
+    let shown = place.run(&["runs", "show", &loud, "--log", "--json"]).expect_code(0).json();
+    assert!(shown["log"].as_array().unwrap().len() >= 2);
+}
+
+/// A run that fills the disk is ended before the disk is full.
+#[test]
+fn a_run_that_fills_the_disk_is_ended() {
+    let place = Place::new();
+    let policy = policy(&place, r#"{"growth": "64m"}"#);
+    let ran = native(&place, &policy, "head -c 400000000 /dev/zero > big; sleep 60");
+    let result = ran.result();
+    let message = result["failure"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("filled up by more than 64m"), "{result}");
+}
+
+/// Without any flag a run has limits where the machine can enforce them, and its record says where not.
+#[test]
+fn a_native_run_has_limits_by_default() {
+    let place = Place::new();
+    place.run(&["exec", "--mode", "native", "--", "true"]).expect_code(0);
+    let shown = place.run(&["runs", "show", "last", "--json"]).expect_code(0).json();
+    let record = &shown["record"];
+    let limits = &record["effective"]["limits"];
+    assert!(record["requested"]["limits"]["memory"].is_null());
+    assert!(limits["growth"].is_string(), "{record}");
+    let not_enforced = record["not_enforced"].to_string();
+    for (name, promise, word) in
+        [("memory", "memory", "memory is not"), ("pids", "pids", "processes are not")]
+    {
+        let enforced = !limits[name].is_null() && !record["mechanisms"][promise].is_null();
+        assert_ne!(enforced, not_enforced.contains(word), "{name}: {record}");
+    }
+    let sandbox = place.run(&["sandbox", "show"]).expect_code(0);
+    assert!(sandbox.stdout.contains("default limit"), "{sandbox:?}");
+}
+
+/// A run cannot start processes without end. Where nothing counts them, that is recorded (see above).
+#[test]
+fn processes_are_bounded_by_default() {
+    let place = Place::new();
+    let script = "import os, time\nn = 0\ntry:\n  while n < 6000:\n    if os.fork() == 0: time.sleep(60); os._exit(0)\n    n += 1\nexcept OSError: pass\nprint(n)\nos.kill(-1, 9)";
+    fs::write(place.work().join("forks.py"), script).unwrap();
+    let ran = place.run(&["exec", "--mode", "native", "--", "/usr/bin/python3", "forks.py"]);
+    let record = place.run(&["runs", "show", "last", "--json"]).json()["record"].clone();
+    if record["not_enforced"].to_string().contains("processes are not") {
+        return;
+    }
+    let count: u32 = ran.stdout.trim().parse().unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    assert!(count < 4200, "{count}");
+}
