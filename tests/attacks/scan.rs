@@ -49,7 +49,7 @@ fn a_directory_that_cannot_be_searched_is_hidden_and_reported() {
     let place = Place::new().of_user(USER);
     fs::create_dir(place.work().join("shut")).unwrap();
     fs::write(place.work().join("shut/.env"), "canary").unwrap();
-    fs::set_permissions(place.work().join("shut"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(place.work().join("shut"), fs::Permissions::from_mode(0o000)).unwrap();
     let ran = place.run(&[
         "exec",
         "--mode",

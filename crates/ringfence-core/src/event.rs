@@ -13,6 +13,7 @@ use crate::text::{PlainJson, PlainText};
 /// One line of a run's log, and of `--json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant, reason = "there is one result per run, and few events at once")]
 pub enum Event {
     /// The run begins; its record is written.
     Started {

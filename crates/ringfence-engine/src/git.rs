@@ -37,10 +37,11 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
     let deadline = Instant::now() + IMPORT_TIMEOUT;
     let mut failed = false;
     for number in 0.. {
-        let one = place.join(number.to_string());
-        if !one.is_dir() {
+        let name = number.to_string();
+        if directory.metadata(Path::new(&name)).is_err() {
             break;
         }
+        let one = place.join(name);
         let import = Import { place: &one, run: run.as_str(), git: program.as_deref(), deadline };
         match git::import(import) {
             Ok(imported) => all.add(imported, &one),

@@ -140,7 +140,7 @@ mod tests {
         }
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("shut")).unwrap();
-        fs::set_permissions(root.path().join("shut"), Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(root.path().join("shut"), Permissions::from_mode(0o000)).unwrap();
         let directory = Directory::open(&root.path().canonicalize().unwrap()).unwrap();
         let unvisited = walk(&directory, BOUNDS, &mut |_| Next::Enter).unwrap();
         assert_eq!(unvisited.directories, [PathBuf::from("shut")]);

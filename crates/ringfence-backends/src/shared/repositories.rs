@@ -133,7 +133,11 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
             survey.link_back = (led_back != guest).then(|| (led_back, guest.to_owned()));
             match private {
                 true => {
-                    survey.git.push(GitMount { target: Some(inside), tree: workspace.to_owned(), repository })
+                    survey.git.push(GitMount {
+                        target: Some(inside),
+                        tree: workspace.to_owned(),
+                        repository,
+                    });
                 }
                 false => survey.submodule = Some((repository.common.clone(), inside, write)),
             }

@@ -146,10 +146,7 @@ impl Git<'_> {
     /// What was read, unless the time is over first.
     fn wait(&self, output: &Receiver<Vec<u8>>) -> Option<Vec<u8>> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        match output.recv_timeout(left) {
-            Ok(output) => Some(output),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        output.recv_timeout(left).ok()
     }
 
     /// A process that has closed its output may still run.
