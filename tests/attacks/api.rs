@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::site::Site;
+use crate::site::{Site, ask};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -74,9 +74,16 @@ fn requests_of_foreign_pages() {
         &[JSON, ("host", "localhost.evil.example")],
         &[JSON, ("host", "[::1].evil.example")],
     ];
+    // A page does not have the token, and a browser's cookie does not help it.
+    let cookie = site.log_in();
     for headers in foreign {
-        let answer = site.ask("POST", "/tasks", headers, &task);
+        let answer = ask(&site.address, "POST", "/tasks", headers, &task);
         assert!([400, 401, 403, 421].contains(&answer.status), "{headers:?}: {answer:?}");
+        if headers.iter().any(|(name, _)| ["origin", "sec-fetch-site"].contains(name)) {
+            let headers = [headers, &[("cookie", cookie.as_str())]].concat();
+            let answer = ask(&site.address, "POST", "/tasks", &headers, &task);
+            assert!([400, 401, 403, 421].contains(&answer.status), "{headers:?}: {answer:?}");
+        }
     }
     // What a form can send without being asked first.
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""] {
@@ -85,7 +92,7 @@ fn requests_of_foreign_pages() {
     }
     let rebound = format!("evil.example:{port}");
     for path in ["/tasks", "/runs", "/config", "/ui", "/events"] {
-        let answer = site.ask("GET", path, &[("host", &rebound)], "");
+        let answer = ask(&site.address, "GET", path, &[("host", &rebound)], "");
         assert!([400, 401, 403, 421].contains(&answer.status), "{path}: {answer:?}");
         assert!(answer.header("access-control-allow-origin").is_none(), "{path}: {answer:?}");
     }

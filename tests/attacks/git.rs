@@ -180,7 +180,7 @@ fn a_gitlink_and_a_new_repository_are_reported() {
     }
     // People see it without asking for JSON.
     let shown = place.run(&["runs", "show", "last", "--log"]);
-    assert!(shown.stdout.contains("sub/.git (git executes"), "{}", shown.stdout);
+    assert!(shown.stderr.contains("sub/.git (git executes"), "{}", shown.stderr);
 }
 
 #[test]

@@ -479,7 +479,11 @@ fn a_home_with_logins_can_be_the_workspace() {
         }
         let home = place.work().display().to_string();
         let place = place.env("HOME", home);
-        let ran = engine.exec(&place, &[], "cat work.txt .ssh/id .codex/auth.json .claude/settings.json");
+        let ran = engine.exec(
+            &place,
+            &["--home-workspace"],
+            "cat work.txt .ssh/id .codex/auth.json .claude/settings.json",
+        );
         assert_eq!(ran.stdout, "x", "{ran:?}");
     });
 }

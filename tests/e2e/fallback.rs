@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::support::{Place, Ran};
 
-const LESS: &str = r#"{"extends": "standard", "files": {"protect": [], "deny": []}}"#;
+const LESS: &str = r#"{"extends": "standard", "files": {"git": "direct", "protect": [], "deny": []}}"#;
 const READ_ONLY: &str = r#"{"extends": "standard", "files": {"workspace": "read-only", "deny": []}}"#;
 
 /// Runs a script as a normal user in a place without namespaces, where `ringfence` is a command.

@@ -56,27 +56,52 @@ impl StandIns {
         let _ = flock(&self.workspace, FlockOperation::Unlock);
     }
 
-    /// Makes those that are not there yet. Each comes with its mark: it is made aside and then put in its place, so
-    /// that no other run ever takes it for a person's file.
+    /// Makes those that are not there yet. Each comes with its mark: it is made aside and then put in its place, so that no
+    /// other run ever takes it for a user's file. Files with the same text are names of one new file: making a file costs ten
+    /// times as much as giving it another name.
     pub fn place(&self) -> io::Result<()> {
+        let mut made: Vec<(&StandIn, Aside)> = Vec::new();
         for (index, placeholder) in self.wanted.iter().enumerate() {
             if fs::symlink_metadata(&placeholder.path).is_ok() {
                 continue;
             }
-            let name = format!(".ringfence-{}-{index}", std::process::id());
-            let aside =
-                Placeholder { path: placeholder.path.with_file_name(name), kind: placeholder.kind.clone() };
-            let put = make(&aside).and_then(|()| Ok(put(&aside.path, &placeholder.path)?));
-            if let Err(error) = put {
-                take_away(&aside);
-                // If somebody was faster, all is well.
-                if error.kind() != io::ErrorKind::AlreadyExists {
-                    return Err(error);
+            let placed = match (&placeholder.kind, made.iter().find(|(kind, _)| **kind == placeholder.kind)) {
+                (StandIn::File(_), Some((_, aside))) => name_again(&aside.0.path, &placeholder.path),
+                _ => {
+                    let name = format!(".ringfence-{}-{index}", std::process::id());
+                    let path = placeholder.path.with_file_name(name);
+                    let aside = Aside(Placeholder { path, kind: placeholder.kind.clone() });
+                    make(&aside.0)?;
+                    let placed = match placeholder.kind {
+                        StandIn::Directory => put(&aside.0.path, &placeholder.path),
+                        StandIn::File(_) => name_again(&aside.0.path, &placeholder.path),
+                    };
+                    made.push((&placeholder.kind, aside));
+                    placed
                 }
+            };
+            match placed {
+                // Another run was faster.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
+}
+
+/// Something that was made under a name of its own, which goes with this.
+struct Aside(Placeholder);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        take_away(&self.0);
+    }
+}
+
+/// Gives a file another name, where nothing is.
+fn name_again(file: &Path, name: &Path) -> Result<(), Errno> {
+    rustix::fs::linkat(CWD, file, CWD, name, rustix::fs::AtFlags::empty())
 }
 
 impl Drop for StandIns {

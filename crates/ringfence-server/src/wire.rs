@@ -275,6 +275,8 @@ pub(crate) struct Task {
     pub(crate) retries: u32,
     /// How often a provider's limit stopped it.
     pub(crate) blocks: u32,
+    /// How long it has waited for such limits, in seconds.
+    pub(crate) blocked_seconds: u64,
     /// The number of the newest lease.
     pub(crate) fence: u64,
     /// The failures so far, the newest last.
@@ -318,6 +320,7 @@ impl From<ringfence_store::Task> for Task {
             vanished: life.vanished,
             retries: life.retries,
             blocks: life.blocks,
+            blocked_seconds: life.blocked_seconds,
             fence: life.fence,
             failures: life.failures.into_iter().map(Into::into).collect(),
             waits_for: kept.waits_for.iter().map(ToString::to_string).collect(),

@@ -31,12 +31,12 @@ pub const MAX_PATH_BYTES: usize = 4095;
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// It cannot be opened.
-    #[error("failed to open {}: {source}", path.display())]
+    #[error("failed to open {}: {cause}", path.display())]
     Open {
         /// The directory.
         path: PathBuf,
-        /// Why.
-        source: io::Error,
+        /// Why. Part of the message, so it is not a source of its own.
+        cause: io::Error,
     },
     /// A symbolic link is part of its path.
     #[error("{} leads through a symbolic link", .0.display())]
@@ -173,9 +173,9 @@ impl Directory {
             other => Err(other),
         });
         let found = opened.map_err(io::Error::from).and_then(Self::of);
-        found.map_err(|source| match source.raw_os_error() {
+        found.map_err(|cause| match cause.raw_os_error() {
             Some(code) if code == Errno::LOOP.raw_os_error() => DirectoryError::Link(path.to_owned()),
-            _ => DirectoryError::Open { path: path.to_owned(), source },
+            _ => DirectoryError::Open { path: path.to_owned(), cause },
         })
     }
 

@@ -1,5 +1,5 @@
 //! A private git directory and its import, with real git on both sides.
-#![allow(clippy::disallowed_methods, reason = "tests write files of their own")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)]
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ringfence_core::config::AgentSettings;
 use ringfence_core::paths::{DirectoryId, HostPath};
 use ringfence_workspace::{Directory, DirectoryError};
@@ -47,7 +47,11 @@ impl Workspace {
     pub(crate) fn named(installation: &Installation, path: &Path) -> anyhow::Result<Self> {
         let path = installation.expand(path);
         let unusable = || format!("the workspace {} cannot be used", path.display());
-        Self::at(&std::fs::canonicalize(&path).with_context(unusable)?).with_context(unusable)
+        let real = std::fs::canonicalize(&path).with_context(unusable)?;
+        if !real.is_dir() {
+            bail!("the workspace {} is not a directory", path.display());
+        }
+        Self::at(&real).with_context(unusable)
     }
 
     /// The directory at a path that has been resolved before: a part that is a link now is refused.

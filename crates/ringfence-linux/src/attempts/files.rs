@@ -38,6 +38,20 @@ macro_rules! rename_protected {
     };
 }
 
+/// Renames a file or directory of the workspace, and writes a file in its place. The host looks whether that has come out: a
+/// run may do it in a git directory of its own.
+macro_rules! replace_protected {
+    ($what:literal, $path:literal, $file:literal) => {
+        attempt("protected", PROTECTED, $what, |bait| {
+            let path = bait.workspace.join($path);
+            match fs::rename(&path, path.with_extension("moved")) {
+                Ok(()) => make(bait, $file),
+                Err(error) => Outcome::Held(error.to_string()),
+            }
+        })
+    };
+}
+
 pub(super) const ATTEMPTS: &[Attempt] = &[
     attempt("files", FILES, "read a file outside by its path", |bait| unreadable(&outside(bait))),
     attempt("files", FILES, "read it through /proc/self/root", |bait| {
@@ -121,9 +135,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         let made = fs::File::create(&other);
         refused(made.and_then(|_| fs::rename(&other, bait.workspace.join(".git/config"))))
     }),
-    attempt("protected", PROTECTED, "take the configuration away", |bait| {
-        refused(fs::remove_file(bait.workspace.join(".git/config")))
-    }),
+    replace_protected!("move the configuration away and write another", ".git/config", ".git/config"),
     rename_protected!("move the repository away and put another in its place", ".git"),
     attempt("protected", PROTECTED, "write the configuration by a second name", |bait| {
         let name = bait.workspace.join("second-config");
@@ -132,8 +144,12 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
             Err(error) => Outcome::Held(error.to_string()),
         }
     }),
-    rename_protected!("move the name of the current branch away", ".git/HEAD"),
-    rename_protected!("move what git ignores away", ".git/info"),
+    replace_protected!(
+        "move the name of the current branch away and write another",
+        ".git/HEAD",
+        ".git/HEAD"
+    ),
+    replace_protected!("move what git ignores away and write another", ".git/info", ".git/info/exclude"),
     write_protected!("change what git ignores", ".git/info/exclude"),
     write_protected!("give git attributes that run programs", ".git/info/attributes"),
     write_protected!("write a hook where the configuration says that hooks are", ".husky/pre-commit"),

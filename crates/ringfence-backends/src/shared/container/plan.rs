@@ -294,7 +294,8 @@ impl Parts<'_> {
         let written = self.seen.iter().chain(&git).filter(|shown| shown.write);
         let written = written.map(|shown| shown.target.clone());
         let private = PRIVATE.map(PathBuf::from).into_iter();
-        let shared = ["/dev/shm", "/dev/mqueue", "/dev/pts", "/proc"].map(PathBuf::from);
+        // Not `/proc`, by which a run could change how the kernel treats its gate.
+        let shared = ["/dev/shm", "/dev/mqueue", "/dev/pts"].map(PathBuf::from);
         let grants = written.chain(private).chain(shared).map(|path| Grant { path, access: Access::Write });
         let fixed = [("/dev", Access::Use), ("/", Access::Read)];
         let fixed = fixed.map(|(path, access)| Grant { path: path.into(), access });
