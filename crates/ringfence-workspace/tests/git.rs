@@ -225,7 +225,9 @@ fn links_in_a_private_directory_lead_nowhere() {
     let private = place.private();
     let secret = place.root.path().join("secret");
     fs::write(&secret, format!("{}\n", "a".repeat(40))).unwrap();
-    fs::create_dir_all(private.join("refs/heads")).unwrap();
+    for name in ["refs/heads", "refs/tags"] {
+        fs::create_dir_all(private.join(name)).unwrap();
+    }
     symlink(&secret, private.join("refs/heads/evil")).unwrap();
     fs::remove_file(private.join("HEAD")).unwrap();
     symlink(&secret, private.join("HEAD")).unwrap();

@@ -119,8 +119,7 @@ pub fn make(making: Making<'_>) -> Result<(), GitError> {
         }
     };
     let head = own.read_text(Path::new("HEAD"), MAX_FILE_BYTES).map_err(GitError::Head)?;
-    let (index, private_index, state_files) =
-        maker.working_tree(&own, &real, &prefix, &head).map_err(failed)?;
+    let (index, private_index, state_files) = maker.working_tree(&own, &real, &prefix).map_err(failed)?;
     let start = Start {
         common: repository.common.clone(),
         common_id: real.id(),
@@ -162,9 +161,8 @@ impl Maker<'_> {
         }
         self.own(&self.root)?;
         let guest = self.making.guest;
-        for name in
-            ["objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags", "info", "logs"]
-        {
+        // Git makes all others when it needs them; making a directory is what costs most here.
+        for name in ["objects", "objects/info", "refs", "info"] {
             self.directory(name)?;
         }
         self.write("objects/info/alternates", format!("{}\n", guest.join("objects").display()).as_bytes())?;
@@ -270,7 +268,6 @@ impl Maker<'_> {
     fn linked(&self, real: &Directory, name: &str, prefix: &str) -> io::Result<()> {
         self.directory("worktrees")?;
         self.directory(&format!("worktrees/{name}"))?;
-        self.directory(&format!("{prefix}logs"))?;
         for file in ["commondir", "gitdir"] {
             self.copy(real, &format!("{prefix}{file}"), "", MAX_FILE_BYTES)?;
         }
@@ -279,23 +276,19 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Index, `HEAD`, reflogs and the state of a merge.
+    /// Index, `HEAD`, stash and the state of a merge.
     #[allow(clippy::type_complexity, reason = "three facts of one copy")]
     fn working_tree(
         &self,
         own: &Directory,
         common: &Directory,
         prefix: &str,
-        head: &str,
     ) -> io::Result<(Option<Stamp>, Option<Stamp>, Vec<String>)> {
         for name in OWN_FILES {
             self.copy(own, name, prefix, MAX_FILE_BYTES)?;
         }
-        self.copy(own, "logs/HEAD", prefix, MAX_LOG_BYTES)?;
-        let branch = head.trim().strip_prefix("ref:").map(|name| format!("logs/{}", name.trim()));
-        for log in branch.into_iter().chain(["logs/refs/stash".to_owned()]) {
-            self.copy(common, &log, "", MAX_LOG_BYTES)?;
-        }
+        // Entries of the stash are in its reflog alone. Other reflogs begin anew inside.
+        self.copy(common, "logs/refs/stash", "", MAX_LOG_BYTES)?;
         let mut state_files = Vec::new();
         for name in STATE_FILES {
             if self.copy(own, name, prefix, MAX_FILE_BYTES)?.is_some() {
