@@ -253,6 +253,9 @@ pub(crate) struct Task {
     pub(crate) spec: task::TaskSpec,
     /// Tasks of the same lane are done one after another.
     pub(crate) lane: String,
+    /// The directory that it works in, as it was when the task was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) workspace: Option<DirectoryId>,
     /// Where it stands.
     pub(crate) state: StateName,
     /// While it runs: the attempt.
@@ -293,6 +296,21 @@ pub(crate) struct Task {
     pub(crate) result: Option<RunResult>,
 }
 
+/// The identity of a directory.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct DirectoryId {
+    /// Number of the device.
+    pub(crate) device: u64,
+    /// Number of the inode on the device.
+    pub(crate) inode: u64,
+}
+
+impl From<ringfence_core::paths::DirectoryId> for DirectoryId {
+    fn from(id: ringfence_core::paths::DirectoryId) -> Self {
+        Self { device: id.device, inode: id.inode }
+    }
+}
+
 impl From<ringfence_store::Task> for Task {
     fn from(kept: ringfence_store::Task) -> Self {
         let life = kept.life;
@@ -311,6 +329,7 @@ impl From<ringfence_store::Task> for Task {
             id: kept.id.to_string(),
             spec: kept.spec,
             lane: kept.lane,
+            workspace: kept.workspace.map(Into::into),
             state,
             run,
             lease_until: lease,

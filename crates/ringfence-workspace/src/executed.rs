@@ -180,6 +180,7 @@ fn is_harmless(visit: &Visit<'_>) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests write files of their own")]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
