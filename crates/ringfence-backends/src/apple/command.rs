@@ -1,4 +1,5 @@
 //! Apple's command: where it is, and what it says.
+#![expect(clippy::disallowed_methods, reason = "the command is a program of the system")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,8 @@
 //! Where Docker's engine answers: what its own command line would ask.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the user's own settings of docker, outside of every workspace"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! Is it here, and what is missing?
+#![expect(clippy::disallowed_methods, reason = "programs and settings of the machine, for doctor")]
 
 use ringfence_core::backend::Finding;
 use ringfence_core::config::Settings;

@@ -1,4 +1,5 @@
 //! Which boundary the kernel gives to this user: namespaces, or only Landlock and seccomp, and what to change for more.
+#![expect(clippy::disallowed_methods, reason = "files of the kernel")]
 
 use std::fs;
 

@@ -1,5 +1,6 @@
 //! By what memory, processes and processors are bounded here: control groups where this user may make some, a scope of
 //! the person's systemd where that is there, else the user's own limits and the watchdog.
+#![expect(clippy::disallowed_methods, reason = "files of the kernel")]
 
 use std::path::PathBuf;
 

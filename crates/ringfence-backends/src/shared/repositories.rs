@@ -1,4 +1,5 @@
 //! Git directories below a workspace, and how a run sees each: a private one, read-only, or as it is.
+#![expect(clippy::disallowed_methods, reason = "places in the state directory, and the user's home")]
 
 use std::fs;
 use std::io;

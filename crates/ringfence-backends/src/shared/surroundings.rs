@@ -1,4 +1,5 @@
 //! What a backend may know of the machine. The binary reads the environment once and hands this on.
+#![expect(clippy::disallowed_methods, reason = "a program of the host")]
 
 use std::collections::BTreeMap;
 use std::io;

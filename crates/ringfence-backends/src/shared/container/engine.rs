@@ -1,4 +1,5 @@
 //! The engine's API, and its complaints as classes.
+#![expect(clippy::disallowed_methods, reason = "files of the state directory and sockets of engines")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;

@@ -1,5 +1,6 @@
 //! What the host keeps for one container while it lasts: the socket of its gate, texts that it sees, and what to take
 //! away if everything is killed.
+#![expect(clippy::disallowed_methods, reason = "files of the state directory, which no run sees")]
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};

@@ -3,6 +3,10 @@
 //! One process keeps them for a workspace and a mode, as many as `sandbox.warm` says, and hands them over with their
 //! gates. A container fits only a run that would have got the very same: the same body, from the same files. What does
 //! not fit is given up, and the next run brings its own pattern.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "files of the state directory; of the workspace only identities are compared"
+)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
