@@ -170,3 +170,18 @@ fn the_home_and_what_is_above_it_are_refused_as_a_workspace() {
         .run(&["exec", "--mode", "native", "--home-workspace", "-C", home.to_str().unwrap(), "--", "true"])
         .expect_code(0);
 }
+
+#[test]
+fn a_diff_marks_files_that_programs_execute_later() {
+    let place = Place::new();
+    let script = "mkdir sub; echo evil > sub/.envrc; echo 1 > plain";
+    place
+        .run(&["exec", "--mode", "native", "--workspace", "overlay", "--", "sh", "-c", script])
+        .expect_code(0);
+    let shown = place.run(&["diff", "last"]).expect_code(0).stdout;
+    assert!(shown.contains("A sub/.envrc added; a shell executes it"), "{shown}");
+    let changes = place.run(&["diff", "last", "--json"]).expect_code(0).json();
+    let marked: Vec<_> =
+        changes.as_array().unwrap().iter().filter(|change| change["executed_later"].is_string()).collect();
+    assert_eq!(marked.len(), 1, "{changes}");
+}

@@ -1,8 +1,7 @@
 //! Imports what runs committed in their private git directories.
 
-use std::fs;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringfence_core::event::GitRef;
@@ -36,12 +35,9 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
     let program = git::find_git(path, workspace);
     let deadline = Instant::now() + IMPORT_TIMEOUT;
     let mut failed = false;
-    for number in 0.. {
-        let name = number.to_string();
-        if directory.metadata(Path::new(&name)).is_err() {
-            break;
-        }
-        let one = place.join(name);
+    let others = (1u32..).map(|number| number.to_string());
+    let others = others.take_while(|name| directory.metadata(Path::new(name)).is_ok());
+    for one in std::iter::once(place.clone()).chain(others.map(|name| place.join(name))) {
         let import = Import { place: &one, run: run.as_str(), git: program.as_deref(), deadline };
         match git::import(import) {
             Ok(imported) => all.add(imported, &one),
@@ -101,12 +97,4 @@ pub fn discard(runs: &Runs, run: &RunId) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
-}
-
-/// Makes the place for the private git directories of a run.
-pub(crate) fn make_place(runs: &Runs, run: &RunId) -> std::io::Result<PathBuf> {
-    let place = runs.git(run);
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().mode(0o700).recursive(true).create(&place)?;
-    Ok(place)
 }

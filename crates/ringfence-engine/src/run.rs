@@ -177,9 +177,6 @@ pub enum RunError {
     /// There is no directory for the files that come back.
     #[error("there is no place for attachments")]
     Attachments(#[source] io::Error),
-    /// There is no directory for private git directories.
-    #[error("failed to make a place for private git directories")]
-    Git(#[source] io::Error),
     /// The workspace is not the directory that was accepted.
     #[error(transparent)]
     Workspace(#[from] DirectoryError),
@@ -193,9 +190,7 @@ impl RunError {
     pub fn failure(&self) -> Failure {
         let class = match self {
             // The next try may find more space.
-            RunError::Store(_) | RunError::Git(_) | RunError::Outside(OutsideError::Session(_)) => {
-                FailureClass::Unknown
-            }
+            RunError::Store(_) | RunError::Outside(OutsideError::Session(_)) => FailureClass::Unknown,
             RunError::Outside(OutsideError::Provider(_)) => FailureClass::AuthRequired,
             _ => FailureClass::Refused,
         };
@@ -206,7 +201,7 @@ impl RunError {
     pub fn remedy(&self) -> Option<String> {
         match self {
             RunError::Refused(refusal) => Some(refusal.remedy()),
-            RunError::Store(_) | RunError::Git(_) => {
+            RunError::Store(_) => {
                 Some("free some space or check the permissions of the state directory".into())
             }
             RunError::Outside(_) => {
@@ -237,7 +232,6 @@ pub fn run(
     let mut open = runs.open(&run)?;
     if plan.request.git.is_some() {
         notices.extend(git::import_lost(runs, &run, search_path(job), job.workspace.host().as_path()));
-        git::make_place(runs, &run).map_err(RunError::Git)?;
     }
     if job.layer {
         open.make_layer()?;

@@ -61,7 +61,9 @@ pub(crate) fn mounts(request: &Request, survey: &Survey, source: &dyn Fn(usize) 
 
 /// Where the private git directory with this number is kept.
 pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
-    Some(request.git.as_ref()?.as_path().join(number.to_string()))
+    let place = request.git.as_ref()?.as_path();
+    // Mostly there is one, which has the place to itself.
+    Some(if number == 0 { place.to_owned() } else { place.join(number.to_string()) })
 }
 
 /// Makes the private git directories of a run in their places. One that cannot be made stays empty, with a notice: an earlier

@@ -125,6 +125,16 @@ fn summary(view: &RunView) -> Markup {
                 div.failure { strong { (failure.class) } p { (failure.message) } @if let Some(remedy) = &failure.remedy { p.remedy { (remedy) } } }
             }
             @if !result.text.is_empty() { pre.text { (result.text) } }
+            @if !result.executed_later.is_empty() {
+                h3 { "Files that programs execute later" }
+                ul.list { @for file in &result.executed_later { li { code { (file.path) } " " small { (file.why) } } } }
+            }
+            @if !result.git_refs.is_empty() {
+                h3 { "Commits" }
+                ul.list { @for git_ref in &result.git_refs {
+                    li { code { (git_ref.kept_as.as_ref().unwrap_or(&git_ref.name)) } " " small { (git_ref.to.as_deref().unwrap_or("deleted")) } }
+                } }
+            }
             @if !result.attachments.is_empty() {
                 h3 { "Attachments" }
                 ul.list { @for (number, file) in result.attachments.iter().enumerate() {

@@ -13,6 +13,7 @@ use ringfence_engine::git::{self, ImportedRefs};
 use ringfence_engine::layer::{Applied, Change, Changes, Layer, LayerError, What};
 use ringfence_server::desk::FileChange;
 use ringfence_store::runs::Progress;
+use ringfence_workspace::executed::executed_by;
 use ringfence_workspace::{Directory, EntryKind};
 use similar::{ChangeTag, TextDiff};
 
@@ -111,7 +112,7 @@ fn line_diff<'t>(before: &'t str, after: &'t str) -> TextDiff<'t, 't, str> {
 
 /// What was done to a file, in words.
 fn done_to(layer: &Layer, change: &Change) -> String {
-    match &change.what {
+    let done = match &change.what {
         What::Added { renamed_from: Some(from) } => {
             format!("renamed from {}{}", name(from), rights(layer, change))
         }
@@ -119,7 +120,17 @@ fn done_to(layer: &Layer, change: &Change) -> String {
         What::Removed { .. } => "removed".to_owned(),
         What::Modified => "changed".to_owned(),
         What::Permissions { from, to } => format!("mode {from:o} → {to:o}"),
+    };
+    match executed_later(change) {
+        Some(why) => format!("{done}; {why}"),
+        None => done,
     }
+}
+
+/// Why a program executes a file later that the run made or changed.
+fn executed_later(change: &Change) -> Option<&'static str> {
+    let stays = !change.directory && !matches!(change.what, What::Removed { .. });
+    executed_by(&change.path).filter(|_| stays).map(|by| by.describe())
 }
 
 /// A run that is over and has an overlay, with its record and the directory of the overlay.
@@ -189,7 +200,7 @@ pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Resu
     let changes: Vec<Change> =
         list.into_iter().filter(|change| is_wanted(&args.paths, &change.path)).collect();
     if args.json {
-        terminal::json(&changes)?;
+        terminal::json(&changes.iter().map(described).collect::<Result<Vec<_>, _>>()?)?;
     } else if changes.is_empty() {
         terminal::line("Nothing was changed.");
     } else if args.stat {
@@ -199,6 +210,15 @@ pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Resu
     }
     notices.iter().for_each(terminal::about);
     Ok(ExitCode::SUCCESS)
+}
+
+/// A change for programs, with why another program executes the file later.
+fn described(change: &Change) -> serde_json::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(change)?;
+    if let Some(why) = executed_later(change) {
+        value["executed_later"] = why.into();
+    }
+    Ok(value)
 }
 
 pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
@@ -323,7 +343,8 @@ fn show_stat(layer: &Layer, changes: &[Change]) {
             _ => name(&change.path),
         };
         let slash = if change.directory { "/" } else { "" };
-        let conflict = change.conflict.as_ref().map(|why| format!("conflict: {why}")).unwrap_or_default();
+        let conflict = change.conflict.as_ref().map(|why| format!("conflict: {why}"));
+        let conflict = conflict.or_else(|| executed_later(change).map(str::to_owned)).unwrap_or_default();
         let count = if added + removed == 0 { String::new() } else { format!("+{added} -{removed}") };
         rows.push(vec![letter(change).to_string(), format!("{path}{slash}"), count, conflict]);
     }
