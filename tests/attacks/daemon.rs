@@ -171,8 +171,25 @@ fn login_code_of_a_command_line_is_worth_nothing_to_another_user() {
     let path = codes()["path"].as_str().unwrap().to_owned();
     let Some(ran) = as_stranger(get, &[&format!("http://{}{path}", site.address)]) else { return };
     assert_eq!(ran.stdout.trim(), "403", "{ran:?}");
-    let path = codes()["path"].as_str().unwrap().to_owned();
+    // And it was not used up.
     site.get_anonymously(&path).expect(303);
+}
+
+/// Browsers send a cookie to every port of a host, so another user who serves a page there gets to see it.
+#[test]
+fn cookie_of_the_owners_session_is_worth_nothing_to_another_user() {
+    let site = Site::new();
+    let cookie = site.log_in();
+    let get = "import sys, urllib.request, urllib.error\n\
+        request = urllib.request.Request(sys.argv[1], headers=dict(h.split('=', 1) for h in sys.argv[2:]))\n\
+        try: print(urllib.request.urlopen(request).status)\n\
+        except urllib.error.HTTPError as e: print(e.code)";
+    site.ask("GET", "/tasks", &[("cookie", &cookie)], "").expect(200);
+    let url = format!("http://{}/tasks", site.address);
+    for extra in ["accept=*/*", "x-forwarded-for=192.0.2.1", "sec-fetch-site=same-origin"] {
+        let Some(ran) = as_stranger(get, &[&url, &format!("cookie={cookie}"), extra]) else { return };
+        assert_eq!(ran.stdout.trim(), "403", "{extra}: {ran:?}");
+    }
 }
 
 /// A policy that leaves the network open, outside of the workspace.

@@ -305,3 +305,113 @@ fn commits_of_a_killed_run_are_imported_by_the_next() {
         (git(&place.work(), &["log", "-1", "--format=%s"]).1 == "lost\n").then_some(())
     });
 }
+
+/// A pointer of a submodule is text that a run in a directory above may have written.
+#[test]
+fn a_pointer_to_a_git_directory_makes_nothing_on_the_host() {
+    let place = Place::new();
+    let work = place.work().canonicalize().unwrap();
+    let home = place.home().canonicalize().unwrap();
+    let old = format!("deep/.old{}/planted", home.display());
+    let script = format!(
+        "mkdir -p deep/1/2 {old} sub; ln -s {}/sub {old}/link; git init -q --bare g; ln -s ../deep/1/2 g/M; \
+         git -C g config core.bare false; git -C g config core.worktree M/../../.old{}/planted/link; \
+         echo 'gitdir: ../g' > sub/.git",
+        work.display(),
+        home.display()
+    );
+    exec(&place, &script).expect_code(0);
+    exec_at(&place, &work.join("sub"), "true").expect_code(0);
+    assert!(!home.join("planted").exists());
+    // And none that would be mounted over the system.
+    for name in ["usr", "etc", ".old", ".ringfence"] {
+        let place = Place::new();
+        let script = format!(
+            "mkdir sub; git init -q {name}; git -C {name} config core.worktree ../../sub; echo 'gitdir: ../{name}/.git' > sub/.git"
+        );
+        exec(&place, &script);
+        exec_at(&place, &place.work().join("sub"), "ls /usr/bin > /dev/null").expect_code(0);
+    }
+}
+
+#[test]
+fn objects_of_another_repository_do_not_reach_a_run() {
+    let place = Place::new();
+    repository(&place.work());
+    let private = place.home().join("private");
+    repository(&private);
+    fs::write(private.join("secret.c"), "canary\n").unwrap();
+    assert!(git(&private, &["add", "-A"]).0 && git(&private, &["commit", "-qm", "secret"]).0);
+    let private = private.canonicalize().unwrap();
+    exec(
+        &place,
+        &format!("git init -q x; echo {}/.git/objects > x/.git/objects/info/alternates", private.display()),
+    );
+    let commit = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x";
+    exec(
+        &place,
+        &format!(
+            "cd x; for i in $(seq 260); do echo $i > f$i; done; git add -A; {commit}; rm -f .git/index; ln -s {}/.git/index .git/index",
+            private.display()
+        ),
+    );
+    exec(&place, &format!("rm -f .git/index; ln -s {}/.git/index .git/index; {commit}", private.display()));
+    let ran = exec(
+        &place,
+        "(cd x; git checkout .; cat secret.c; git ls-files); git ls-files; git checkout .; cat secret.c",
+    );
+    assert!(!ran.stdout.contains("canary") && !ran.stdout.contains("secret.c"), "{}", ran.stdout);
+}
+
+#[test]
+fn hidden_files_stay_hidden_in_a_git_directory() {
+    let place = Place::new();
+    for below in ["", "objects/", "hooks/", "modules/"] {
+        fs::create_dir_all(place.work().join("conf")).unwrap();
+        fs::write(place.work().join("conf/.env"), "canary").unwrap();
+        let script = format!("rm -rf x; git init -q x; mkdir -p x/.git/{below}; mv conf x/.git/{below}conf");
+        exec(&place, &script).expect_code(0);
+        let ran = exec(&place, "cat /dev/null $(find / -name .env 2>/dev/null); true");
+        assert!(!ran.stdout.contains("canary"), "{below}: {}", ran.stdout);
+    }
+    fs::create_dir_all(place.work().join("conf")).unwrap();
+    fs::write(place.work().join("conf/.env"), "canary").unwrap();
+    exec(&place, "mkdir -p y/.git; mv conf y/.git/conf").expect_code(0);
+    let ran = exec(&place, "cat y/.git/conf/.env; true");
+    assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_git_directory_that_points_to_another_is_reported_and_held() {
+    let place = Place::new();
+    repository(&place.work());
+    exec(&place, "mkdir -p d/f/objects d/f/refs; echo 'ref: refs/heads/main' > d/HEAD; echo f > d/commondir");
+    assert_reported(&place, "d/HEAD");
+    assert_reported(&place, "d/commondir");
+    let bare = place.work().join("bare.git");
+    assert!(git(&place.work(), &["init", "-q", "--bare", bare.to_str().unwrap()]).0);
+    for attempt in
+        ["echo ../x > bare.git/commondir", "echo x > bare.git/config.worktree", "echo x >> bare.git/config"]
+    {
+        assert_ne!(exec(&place, attempt).code(), 0, "{attempt}");
+    }
+}
+
+#[test]
+fn an_import_does_not_write_through_links() {
+    let place = Place::new();
+    repository(&place.work());
+    let outside = place.home().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let out = outside.canonicalize().unwrap();
+    let script = format!(
+        "git init -q -b main x; mkdir -p x/.git/logs/refs/heads; ln -s {0}/log x/.git/logs/refs/heads/main; ln -s {0} x/.git/refs/heads/dir",
+        out.display()
+    );
+    exec(&place, &script).expect_code(0);
+    exec(
+        &place,
+        "cd x; echo 1 > f; git add f; git -c user.name=a -c user.email=a@b commit -qm x; git branch dir/planted",
+    );
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+}

@@ -101,7 +101,9 @@ impl Case {
             (_, "owner", _) => None,
             (_, "key" | "bearer", _) => (!self.keys).then_some(401),
             // The cookie of a name without a port is another one, and so none.
-            (_, "session", "loopback" | "other address") => None,
+            (_, "session", "loopback") => None,
+            // It was opened by the owner on this machine, so nobody else may use it.
+            (_, "session", "other address") => Some(403),
             (_, "session", "foreign origin") => Some(403),
             (_, _, "loopback") => (!local).then_some(401),
             _ => Some(if local { 403 } else { 401 }),

@@ -129,6 +129,8 @@ impl fmt::Display for Mechanism {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities {
     mechanisms: BTreeMap<Promise, Mechanism>,
+    /// Cheaper mechanisms for limits that a run has by default.
+    defaults: BTreeMap<Promise, Mechanism>,
     /// What to change on this machine for more.
     hint: Option<String>,
 }
@@ -137,6 +139,17 @@ impl Capabilities {
     /// The mechanism that keeps a promise, if there is one.
     pub fn mechanism(&self, promise: Promise) -> Option<&Mechanism> {
         self.mechanisms.get(&promise)
+    }
+
+    /// The mechanism that keeps a limit that a run has by default.
+    pub fn default_mechanism(&self, promise: Promise) -> Option<&Mechanism> {
+        self.defaults.get(&promise).or_else(|| self.mechanism(promise))
+    }
+
+    /// The same, with another mechanism for a limit that a run has by default.
+    pub fn with_default(mut self, promise: Promise, mechanism: impl Into<String>) -> Self {
+        self.defaults.insert(promise, Mechanism::new(mechanism));
+        self
     }
 
     /// The same, with what to change on this machine for more.
@@ -153,6 +166,6 @@ impl Capabilities {
 impl<M: Into<String>> FromIterator<(Promise, M)> for Capabilities {
     fn from_iter<I: IntoIterator<Item = (Promise, M)>>(pairs: I) -> Self {
         let mechanisms = pairs.into_iter().map(|(promise, name)| (promise, Mechanism::new(name))).collect();
-        Self { mechanisms, hint: None }
+        Self { mechanisms, defaults: BTreeMap::new(), hint: None }
     }
 }

@@ -152,7 +152,11 @@ pub fn resolve(mut request: Request, capabilities: &Capabilities) -> Result<Plan
     let uncounted = request.policy.network.mode == NetworkMode::Open;
     let promises = request.policy.promises().into_iter().chain(layer.then_some(Promise::WorkspaceUntouched));
     for promise in promises {
-        match capabilities.mechanism(promise) {
+        let mechanism = match request.default_limits.contains(&promise) {
+            true => capabilities.default_mechanism(promise),
+            false => capabilities.mechanism(promise),
+        };
+        match mechanism {
             // Nothing bounds a layer.
             Some(_) if layer && promise == Promise::Disk => missing.push(promise),
             // What does not pass the broker is not counted.

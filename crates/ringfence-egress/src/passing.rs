@@ -32,7 +32,8 @@ impl Passing {
     ) -> Result<Self, Refusal> {
         note.status = Some(parts.status.as_u16());
         let (api, status) = (prepared.api, parts.status);
-        if (api.is_some() || !prepared.secrets.is_empty()) && is_limit(status, &parts.headers) {
+        // Of the model's server alone: another host's word is not about the model.
+        if api.is_some() && is_limit(status, &parts.headers) {
             session.meter().note_limit();
         }
         let admitted = prepared.admitted;

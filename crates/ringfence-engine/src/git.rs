@@ -11,6 +11,8 @@ use ringfence_workspace::Directory;
 use ringfence_workspace::git::{self, Import, Imported};
 use rustix::fs::{FlockOperation, flock};
 
+/// The file that says that the import of a lost run was tried.
+const TRIED: &str = "tried";
 /// How long an import may take.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -71,6 +73,7 @@ impl ImportedRefs {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the mark is in the state directory, which no run sees")]
 /// Imports what runs committed that were lost before they could: killed, or ended by a power failure.
 pub(crate) fn import_lost(runs: &Runs, this: &RunId, path: &str, workspace: &Path) -> Vec<String> {
     let mut notices = Vec::new();
@@ -80,6 +83,12 @@ pub(crate) fn import_lost(runs: &Runs, this: &RunId, path: &str, workspace: &Pat
         if !lost || layered {
             continue;
         }
+        // One that failed is tried again when the user asks for it.
+        let mark = runs.git(&run).join(TRIED);
+        if mark.exists() {
+            continue;
+        }
+        let _ = std::fs::File::create(&mark);
         let imported = import(runs, &run, path, workspace);
         if !imported.refs.is_empty() {
             let names: Vec<&str> = imported.refs.iter().map(|git_ref| git_ref.name.as_str()).collect();

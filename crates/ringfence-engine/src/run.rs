@@ -652,7 +652,7 @@ mod exit_code {
 /// A sandbox in which the program runs, and the broker at its door. The sandbox goes first.
 struct Running {
     sandbox: Box<dyn Sandbox>,
-    _broker: Option<Broker>,
+    broker: Option<Broker>,
     meter: Option<Arc<Meter>>,
     /// Whether the broker reads the requests to the model.
     reads_model: bool,
@@ -667,18 +667,18 @@ fn start(
 ) -> Result<Running, Box<End>> {
     let mut sandbox = staged.and_then(Staged::start).map_err(|error| Box::new(not_launched(job, &error)))?;
     let Some(session) = session else {
-        return Ok(Running { sandbox, _broker: None, meter: None, reads_model: false });
+        return Ok(Running { sandbox, broker: None, meter: None, reads_model: false });
     };
     let (meter, reads_model) = (Arc::clone(session.meter()), session.reads_model());
     let stopper = sandbox.stopper();
     meter.on_over(move || stopper.stop(Stop::Kill));
     let broker =
-        open_broker(sandbox.doors(), session, audit).map_err(|failure| Box::new(End::stopped(failure)))?;
-    Ok(Running { sandbox, _broker: Some(broker), meter: Some(meter), reads_model })
+        openbroker(sandbox.doors(), session, audit).map_err(|failure| Box::new(End::stopped(failure)))?;
+    Ok(Running { sandbox, broker: Some(broker), meter: Some(meter), reads_model })
 }
 
 /// The broker at the doors of a sandbox. A sandbox without the door that it was to have is not left to itself.
-fn open_broker(mut doors: Vec<(u16, Door)>, session: Session, audit: &Path) -> Result<Broker, Failure> {
+fn openbroker(mut doors: Vec<(u16, Door)>, session: Session, audit: &Path) -> Result<Broker, Failure> {
     let failed = |message: String| Failure::new(FailureClass::Unknown, message);
     let front = doors.iter().position(|(port, _)| *port == outside::PORT);
     let front = front.ok_or_else(|| failed("the sandbox has no way to the broker".into()))?;
@@ -714,7 +714,7 @@ fn attempt(
     watchers: &mut Watchers<'_>,
     cancel: &Cancel,
 ) -> (End, Option<Box<dyn Sandbox>>) {
-    let Running { mut sandbox, _broker, meter, reads_model } = running;
+    let Running { mut sandbox, broker, meter, reads_model } = running;
     cancel.arm(&sandbox.stopper());
     if let Err(error) = watchers.observer.started() {
         return (End::stopped(unread(&error)), None);
@@ -738,6 +738,8 @@ fn attempt(
         Ok(watched) => watched,
         Err(failure) => return (End::stopped(failure), None),
     };
+    // It waits for answers that are on their way, which count too.
+    drop(broker);
     let metered = meter.as_ref().map(|meter| meter.by_model()).unwrap_or_default();
     let mut outcome = reader.finish(watched.exit.status, clock::now_ms() / 1000);
     let survivors = watched.exit.survivors;

@@ -35,6 +35,8 @@ const KILLING: Duration = Duration::from_secs(5);
 const WIRE_PATIENCE: Duration = Duration::from_secs(1);
 /// How often memory and processes are looked at, if they are bounded.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often the gate looks whether a run has passed a limit that it has by default.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why the gate gave up. The host is told by the end of the socket, and ends what is left.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +81,7 @@ fn serve(host: UnixStream, spawner: &mut dyn Spawner) -> Result<(), GateError> {
     let _ = setsid();
     let Some((spec, stdin)) = receive_spec(&host, spawner)? else { return Ok(()) };
     let (lifetime_ms, memory, processes) = (spec.lifetime_ms, spec.memory_limit, spec.process_limit);
+    let watched = (spec.watched_memory, spec.watched_processes);
     spawner.build(spec, stdin);
     set_child_subreaper(Some(getpid())).map_err(system("adopt orphans"))?;
     let deaths = signal_pipe(&[signal_hook::consts::SIGCHLD])?;
@@ -117,6 +120,7 @@ fn serve(host: UnixStream, spawner: &mut dyn Spawner) -> Result<(), GateError> {
                 deadline,
                 memory,
                 processes,
+                watched,
                 full: false,
                 status: None,
             };
@@ -172,6 +176,8 @@ struct Watch<'a> {
     memory: Option<u64>,
     /// Threads that there may be, and whether there were so many. The kernel refuses more and does not tell.
     processes: Option<u32>,
+    /// Bytes and threads after which the gate ends the run.
+    watched: (Option<u64>, Option<u32>),
     full: bool,
     /// Whether the program has said its last word.
     silent: bool,
@@ -228,7 +234,8 @@ impl Watch<'_> {
     fn next_look(&self) -> Option<Duration> {
         let time = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let bounded = self.memory.is_some() || self.processes.is_some();
-        time.into_iter().chain(bounded.then_some(LOOK)).min()
+        let watched = self.watched != (None, None);
+        time.into_iter().chain(bounded.then_some(LOOK)).chain(watched.then_some(WATCH_INTERVAL)).min()
     }
 
     /// The limit that was passed, if one was.
@@ -236,13 +243,18 @@ impl Watch<'_> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Ok(Some(Limit::Time));
         }
-        if self.memory.is_none() && self.processes.is_none() {
+        if self.memory.is_none() && self.processes.is_none() && self.watched == (None, None) {
             return Ok(None);
         }
         let census = take_census()?;
         let family = census.below(me());
         self.full |= self.processes.is_some_and(|most| census.threads(&family) >= most);
-        Ok(self.memory.is_some_and(|most| census.memory(&family) > most).then_some(Limit::Memory))
+        let (memory, processes) = self.watched;
+        if processes.is_some_and(|most| census.threads(&family) > most) {
+            return Ok(Some(Limit::Processes));
+        }
+        let memory = self.memory.into_iter().chain(memory).min();
+        Ok(memory.is_some_and(|most| census.memory(&family) > most).then_some(Limit::Memory))
     }
 
     /// Tells the host before the last of all ends, which takes the kernel a while: both have something to do meanwhile.

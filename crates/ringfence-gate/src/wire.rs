@@ -55,6 +55,12 @@ pub struct Spec {
     pub memory_limit: Option<u64>,
     /// Processes and threads that the user of the run may have, where that user is the run's own.
     pub process_limit: Option<u32>,
+    /// Bytes of memory that all processes together may hold before the gate ends the run. Nothing else enforces it.
+    #[serde(default)]
+    pub watched_memory: Option<u64>,
+    /// Processes and threads that there may be before the gate ends the run. Nothing else enforces it.
+    #[serde(default)]
+    pub watched_processes: Option<u32>,
     /// After this time the gate ends everything by itself, also when the host is stopped or stuck.
     pub lifetime_ms: Option<u64>,
     /// A terminal for it, of so many rows and columns. The outer end comes with the report of the start.

@@ -179,6 +179,14 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
     let from = parts.extensions.get::<From>().unwrap_or(&unknown);
     let need = need(&parts.method, parts.uri.path());
     let decided = decide(app, need, &seen(app, parts, from, browser), from).await;
+    let owners = browser.is_some_and(|name| app.sessions.is_of_owner(name));
+    let decided = match decided {
+        Ok(Who::Session) if owners && !is_of_owner(from).await => match need {
+            Need::Nothing => Ok(Who::Anybody),
+            _ => Err(Refused::Denied(Denial::NotOwner)),
+        },
+        decided => decided,
+    };
     if let Err(refused @ Refused::TooOften(_)) = decided {
         return Err(refused);
     }
@@ -221,6 +229,13 @@ async fn decide(app: &App, need: Need, seen: &Seen<'_>, from: &From) -> Result<W
         Ok(Who::Local) if !is_owner(from).await => Err(Refused::Denied(Denial::NotOwner)),
         decided => decided.map_err(Refused::Denied),
     }
+}
+
+/// Whether a connection comes from a process of the daemon's owner on this machine, asked for each request anew.
+pub(crate) async fn is_of_owner(from: &From) -> bool {
+    let Some(ends) = from.ends.filter(|_| from.peer == Peer::Loopback) else { return false };
+    let asked = tokio::task::spawn_blocking(move || loopback_peer::is_of_owner(ends));
+    asked.await.unwrap_or(false)
 }
 
 /// Whether a connection without a credential is the owner's, asked for each request anew.

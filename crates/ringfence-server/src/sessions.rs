@@ -21,9 +21,18 @@ const MOST: usize = 1000;
 /// Who is logged in. A restart of the daemon ends them all.
 pub(crate) struct Sessions {
     key: hmac::Key,
-    open: Mutex<BTreeMap<String, Instant>>,
+    open: Mutex<BTreeMap<String, Session>>,
     /// What the next page of a browser says.
     said: Mutex<BTreeMap<String, String>>,
+}
+
+/// A browser that is logged in.
+struct Session {
+    /// When it was last used.
+    used: Instant,
+    /// Whether it was opened by a process of the daemon's owner on this machine. Then only such processes may use it: browsers
+    /// send a cookie to every port of a host, so other users who serve a page there get to see it.
+    of_owner: bool,
 }
 
 impl Sessions {
@@ -39,15 +48,21 @@ impl Sessions {
     }
 
     /// From now on this browser is let in.
-    pub(crate) fn open(&self, name: &str) {
+    pub(crate) fn open(&self, name: &str, of_owner: bool) {
         let mut open = lock(&self.open);
-        open.retain(|_, used| used.elapsed() < LASTS);
+        open.retain(|_, session| session.used.elapsed() < LASTS);
         if open.len() >= MOST
-            && let Some(oldest) = open.iter().min_by_key(|(_, used)| **used).map(|(name, _)| name.clone())
+            && let Some(oldest) =
+                open.iter().min_by_key(|(_, session)| session.used).map(|(name, _)| name.clone())
         {
             open.remove(&oldest);
         }
-        open.insert(name.to_owned(), Instant::now());
+        open.insert(name.to_owned(), Session { used: Instant::now(), of_owner });
+    }
+
+    /// Whether only processes of the daemon's owner may use it.
+    pub(crate) fn is_of_owner(&self, name: &str) -> bool {
+        lock(&self.open).get(name).is_some_and(|session| session.of_owner)
     }
 
     /// No longer.
@@ -64,8 +79,8 @@ impl Sessions {
     pub(crate) fn is_open(&self, name: &str) -> bool {
         let mut open = lock(&self.open);
         match open.get_mut(name) {
-            Some(used) if used.elapsed() < LASTS => {
-                *used = Instant::now();
+            Some(session) if session.used.elapsed() < LASTS => {
+                session.used = Instant::now();
                 true
             }
             _ => false,
@@ -127,12 +142,12 @@ mod tests {
         }
         assert!(!Sessions::new().unwrap().is_own("me", &token), "another daemon");
         assert!(!sessions.is_open("me"));
-        sessions.open("me");
+        sessions.open("me", false);
         assert!(sessions.is_open("me"));
         sessions.close("me");
         assert!(!sessions.is_open("me"));
         for number in 0..1100 {
-            sessions.open(&number.to_string());
+            sessions.open(&number.to_string(), false);
         }
         assert!(sessions.is_open("1099") && !sessions.is_open("0"));
     }

@@ -110,6 +110,9 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     if path.components().any(|part| part.as_os_str() == ".git") {
         return Some(ExecutedBy::Git);
     }
+    if ["commondir", "config.worktree", "gitdir"].iter().any(|name| path.ends_with(name)) {
+        return Some(ExecutedBy::Git);
+    }
     let known = |part: &std::ffi::OsStr| NAMES.iter().find(|(name, _)| part == *name).map(|(_, by)| *by);
     let parts: Vec<_> = path.components().map(|part| part.as_os_str()).collect();
     let (last, above) = parts.split_last()?;
@@ -146,8 +149,9 @@ fn look(visit: &Visit<'_>, since: (i64, i64), files: &mut Vec<Executed>) -> Next
         }
         return Next::PassOver;
     }
-    if visit.name == "HEAD" && visit.kind == EntryKind::File && is_bare(visit) {
-        let parts = ["HEAD", "objects", "refs", "config", "hooks"].map(Path::new);
+    if visit.name == "HEAD" && is_git_directory(visit.parent) {
+        let parts =
+            ["HEAD", "objects", "refs", "config", "hooks", "commondir", "config.worktree"].map(Path::new);
         if parts.into_iter().any(is_new) {
             files.push(Executed { path: visit.path.to_owned(), by: ExecutedBy::Git });
         }
@@ -161,14 +165,10 @@ fn look(visit: &Visit<'_>, since: (i64, i64), files: &mut Vec<Executed>) -> Next
     Next::Enter
 }
 
-/// Whether `HEAD` is that of a repository without a working tree, which git takes its directory for.
-fn is_bare(visit: &Visit<'_>) -> bool {
-    ["objects", "refs"].iter().all(|name| {
-        visit
-            .parent
-            .metadata(Path::new(name))
-            .is_ok_and(|data| matches!(data.kind(), EntryKind::Directory | EntryKind::Link))
-    })
+/// Whether git takes a directory for a git directory: `HEAD`, and either objects and refs or a pointer to them.
+pub fn is_git_directory(directory: &Directory) -> bool {
+    let exists = |name: &str| directory.metadata(Path::new(name)).is_ok();
+    exists("HEAD") && (exists("commondir") || (exists("objects") && exists("refs")))
 }
 
 /// An empty file names nothing, and neither does an empty object. Stub files are such.

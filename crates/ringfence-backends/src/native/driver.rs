@@ -28,7 +28,6 @@ struct Traces {
     stand_ins: Option<StandIns>,
     _own: Option<alone::Own>,
     _groups: Groups,
-    not_enforced: Vec<String>,
 }
 
 /// A sandbox that stands, or a run in it, after which nothing is left in the workspace that was not the agent's. The
@@ -41,10 +40,6 @@ struct Traceless<T: ?Sized> {
 impl Staged for Traceless<run::Built> {
     fn notices(&self) -> Vec<String> {
         self.run.notices()
-    }
-
-    fn not_enforced(&self) -> Vec<String> {
-        self.traces.not_enforced.clone()
     }
 
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
@@ -128,12 +123,7 @@ impl Native {
         for (variable, place) in [("HOME", own.home()), ("TMPDIR", own.tmp())] {
             spec.env.insert(variable.into(), place.display().to_string());
         }
-        let traces = Traces {
-            stand_ins: None,
-            _own: Some(own),
-            _groups: bounded.groups,
-            not_enforced: bounded.not_enforced,
-        };
+        let traces = Traces { stand_ins: None, _own: Some(own), _groups: bounded.groups };
         Ok(Traceless { run: Box::new(idle.build(spec, request)?.with_notices(survey.notices)), traces })
     }
 
@@ -168,12 +158,7 @@ impl Native {
             })?;
         }
         stand_ins.answer_for(placed);
-        let traces = Traces {
-            stand_ins: Some(stand_ins),
-            _own: None,
-            _groups: bounded.groups,
-            not_enforced: bounded.not_enforced,
-        };
+        let traces = Traces { stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups };
         let run = idle.out_of_reach().build(spec, &plan.request)?.with_notices(survey.notices);
         Ok(Traceless { run: Box::new(run), traces })
     }
@@ -185,20 +170,21 @@ impl Backend for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        caps::capabilities(self.boundary(), self.offer())
+        let capabilities = caps::capabilities(self.boundary(), self.offer());
+        match self.boundary() {
+            Boundary::Namespaces => self.offer().with_defaults(capabilities),
+            Boundary::LandlockAlone { .. } => capabilities,
+        }
     }
 
     fn bound(&self, limits: &mut Limits) {
-        self.offer().choose(limits, &self.capabilities());
+        Offer::choose(limits, &self.capabilities());
     }
 
     fn not_enforced(&self, limits: &Limits) -> Vec<String> {
         let missing = [
-            (limits.memory.is_none(), "memory is not bounded: this user may make no control group here"),
-            (
-                limits.pids.is_none(),
-                "processes are not bounded: neither a control group nor a limit of the user counts them",
-            ),
+            (limits.memory.is_none(), "memory is not bounded: nothing here counts it"),
+            (limits.pids.is_none(), "processes are not bounded: without user namespaces nothing counts them"),
         ];
         missing.into_iter().filter(|(missing, _)| *missing).map(|(_, why)| why.to_owned()).collect()
     }

@@ -19,6 +19,9 @@ use crate::{GateProgram, Surroundings};
 /// The most processes of a run by default: far more than builds and test suites start, far fewer than a machine has.
 const DEFAULT_PIDS: u32 = 4096;
 
+/// By what the gate keeps limits that a run has by default.
+const WATCHED: &str = "watchdog over all processes";
+
 /// The most memory of a run by default: three quarters of the machine's, so that the user's programs keep the rest.
 fn default_memory() -> MemorySize {
     let machine = rustix::system::sysinfo();
@@ -41,11 +44,13 @@ pub(super) struct Offer {
 #[derive(Debug, Default)]
 pub(super) struct Bounded {
     pub(super) groups: Groups,
-    /// Default limits that could not be put in force, and why.
-    pub(super) not_enforced: Vec<String>,
     pub(super) scope: bool,
-    pub(super) watched_memory: Option<u64>,
+    /// Memory of each process and of all of them, which the gate looks at often.
+    pub(super) memory: Option<u64>,
     pub(super) user_processes: Option<u32>,
+    /// Limits that the run has by default, which the gate looks at from time to time.
+    pub(super) watched_memory: Option<u64>,
+    pub(super) watched_processes: Option<u32>,
     pub(super) processors: Option<u32>,
 }
 
@@ -75,30 +80,39 @@ impl Offer {
         }
     }
 
-    /// Chooses limits where the policy has none, as far as they cost nothing and do not hinder: control groups, and the user's own
-    /// limit of processes. A limit of each process's memory would be in the way of programs that reserve more than they use.
-    pub(super) fn choose(&self, limits: &mut Limits, can: &Capabilities) {
-        if can.mechanism(Promise::Memory).is_some() && self.groups(Controller::Memory) {
+    /// Chooses limits where the policy has none. The gate watches them: joining a control group takes the kernel several
+    /// milliseconds on a busy machine, and a limit of each process's memory would be in the way of programs that reserve more
+    /// than they use.
+    pub(super) fn choose(limits: &mut Limits, can: &Capabilities) {
+        if can.default_mechanism(Promise::Memory).is_some() {
             limits.memory.get_or_insert_with(default_memory);
         }
-        let counted = self.groups(Controller::Pids) || self.means(Controller::Pids) == Some(Means::UserLimit);
-        if can.mechanism(Promise::Pids).is_some() && counted {
+        if can.default_mechanism(Promise::Pids).is_some() {
             limits.pids.get_or_insert(DEFAULT_PIDS);
         }
     }
 
-    fn groups(&self, controller: Controller) -> bool {
-        matches!(self.means(controller), Some(Means::Group(_)))
+    /// By what default limits are kept.
+    pub(super) fn with_defaults(&self, capabilities: Capabilities) -> Capabilities {
+        let processes = match self.user_limit {
+            true => Means::UserLimit.describe(),
+            false => WATCHED.to_owned(),
+        };
+        capabilities.with_default(Promise::Memory, WATCHED).with_default(Promise::Pids, processes)
     }
 
-    /// What of a request is bounded by these means.
+    /// What the policy of a request asks for and is bounded by these means.
     fn bounds(&self, request: &Request, by: impl Fn(Means) -> bool) -> Bounds {
         let limits = &request.policy.limits;
-        let asked = |controller| self.means(controller).is_some_and(&by);
+        let asked = |controller, promise| {
+            !request.default_limits.contains(&promise) && self.means(controller).is_some_and(&by)
+        };
+        let memory = limits.memory.map(|size| size.bytes());
+        let millis = limits.cpus.map(|cpus| cpus.millis());
         Bounds {
-            memory: limits.memory.map(|size| size.bytes()).filter(|_| asked(Controller::Memory)),
-            pids: limits.pids.filter(|_| asked(Controller::Pids)),
-            cpu_millis: limits.cpus.map(|cpus| cpus.millis()).filter(|_| asked(Controller::Cpu)),
+            memory: memory.filter(|_| asked(Controller::Memory, Promise::Memory)),
+            pids: limits.pids.filter(|_| asked(Controller::Pids, Promise::Pids)),
+            cpu_millis: millis.filter(|_| asked(Controller::Cpu, Promise::Cpus)),
         }
     }
 
@@ -118,43 +132,26 @@ impl Offer {
     /// Bounds a run, as far as that is done outside of it.
     pub(super) fn bound(&self, request: &Request) -> Result<Bounded, LaunchError> {
         let bounds = self.bounds(request, |means| matches!(means, Means::Group(_)));
-        let (groups, not_enforced) = self.create(request, &bounds)?;
+        let groups = self.hierarchy.create(request.run.as_str(), &bounds).map_err(|error| {
+            let message = format!("the run cannot be bounded: {error}");
+            LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
+        })?;
         let processors = self.bounds(request, |means| means == Means::Affinity).cpu_millis;
+        let default = |promise| request.default_limits.contains(&promise);
+        let limits = &request.policy.limits;
+        let default_pids = limits.pids.filter(|_| default(Promise::Pids));
+        let user_limit = self.bounds(request, |means| means == Means::UserLimit).pids;
+        let user_limit = user_limit.or(default_pids.filter(|_| self.user_limit));
         Ok(Bounded {
             groups,
-            not_enforced,
             processors: processors.map(whole_processors).transpose()?,
             scope: self.bounds(request, |means| means == Means::Scope) != Bounds::default(),
-            watched_memory: self.bounds(request, |means| means == Means::Watchdog).memory,
+            memory: self.bounds(request, |means| means == Means::Watchdog).memory,
             // The first process of the sandbox is of the same user.
-            user_processes: self.bounds(request, |means| means == Means::UserLimit).pids.map(|pids| pids + 1),
+            user_processes: user_limit.map(|pids| pids + 1),
+            watched_memory: limits.memory.filter(|_| default(Promise::Memory)).map(|size| size.bytes()),
+            watched_processes: default_pids.filter(|_| !self.user_limit),
         })
-    }
-}
-
-impl Offer {
-    /// Makes the groups of a run. If that fails for limits that nobody asked for, the run goes on without them.
-    fn create(&self, request: &Request, bounds: &Bounds) -> Result<(Groups, Vec<String>), LaunchError> {
-        let create = |bounds: &Bounds| self.hierarchy.create(request.run.as_str(), bounds);
-        let error = match create(bounds) {
-            Ok(groups) => return Ok((groups, Vec::new())),
-            Err(error) => error,
-        };
-        let default = |promise| request.default_limits.contains(&promise);
-        let asked = Bounds {
-            memory: bounds.memory.filter(|_| !default(Promise::Memory)),
-            pids: bounds.pids.filter(|_| !default(Promise::Pids)),
-            cpu_millis: bounds.cpu_millis.filter(|_| !default(Promise::Cpus)),
-        };
-        match create(&asked) {
-            Ok(groups) if asked != *bounds => {
-                Ok((groups, vec![format!("memory and processes are not bounded: {error}")]))
-            }
-            _ => {
-                let message = format!("the run cannot be bounded: {error}");
-                Err(LaunchError::Runtime(Failure::new(FailureClass::Refused, message)))
-            }
-        }
     }
 }
 

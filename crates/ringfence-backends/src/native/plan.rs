@@ -78,8 +78,10 @@ pub(super) fn spec_of(
     let inside = HostPath::new(&program.path).ok().and_then(|path| request.workspace.to_guest(&path));
     let program = inside.map_or_else(|| program.path.clone(), PathBuf::from);
     Ok(Spec {
-        memory_limit: bounded.watched_memory,
+        memory_limit: bounded.memory,
         process_limit: bounded.user_processes,
+        watched_memory: bounded.watched_memory,
+        watched_processes: bounded.watched_processes,
         ..run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox))
     })
 }

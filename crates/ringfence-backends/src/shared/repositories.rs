@@ -9,7 +9,7 @@ use globset::GlobSet;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::GitAccess;
 use ringfence_workspace::Directory;
-use ringfence_workspace::git::{self, Found, Kind, Making, PRIVATE, Repository};
+use ringfence_workspace::git::{self, Found, Kind, Making, PRIVATE, Repository, lexical};
 
 use super::covers::Shown;
 use super::survey::{Survey, add, writes};
@@ -113,7 +113,10 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
         Found::Nothing => return,
         Found::Unsupported { why } => {
             if access == GitAccess::Private && writes(request) {
-                survey.notices.push(format!("commits are not possible in this run: {why}"));
+                survey.notices.push(format!("git is not possible in this run: {why}"));
+            }
+            if access != GitAccess::Direct {
+                hide_directory(workspace, survey);
             }
             return;
         }
@@ -133,6 +136,10 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
             let guest = request.workspace.guest().as_path();
             let inside = lexical(&guest.join(pointer));
             let led_back = lexical(&inside.join(back));
+            if !is_free(&inside, request) || (led_back != guest && !is_free(&led_back, request)) {
+                survey.notices.push("the git directory of the submodule cannot be shown in this run".into());
+                return;
+            }
             survey.link_back = (led_back != guest).then(|| (led_back, guest.to_owned()));
             match private {
                 true => {
@@ -156,11 +163,50 @@ fn discover(tree: &Directory, path: &Path) -> Found {
     Repository::discover(tree, path)
 }
 
+/// Whether nothing else is seen inside at a path that a pointer in the workspace leads to: it is the host's own path, or one
+/// below a directory that neither the system nor the sandbox has.
+fn is_free(path: &Path, request: &Request) -> bool {
+    let same_path = request.workspace.guest().as_path() == request.workspace.host().as_path();
+    let mut parts = path.components().skip(1);
+    let (first, second) = (parts.next(), parts.next());
+    let named = |part: Option<Component<'_>>, name: &str| part.is_some_and(|part| part.as_os_str() == name);
+    match first {
+        _ if same_path => true,
+        Some(_) if named(first, ".git") => named(second, "modules"),
+        Some(Component::Normal(name)) => {
+            !name.to_string_lossy().starts_with('.')
+                && fs::symlink_metadata(Path::new("/").join(name)).is_err()
+        }
+        _ => false,
+    }
+}
+
 /// A `.git` that points elsewhere, or that is no git directory, stays as it is.
 fn protect_pointer(found: &Found, workspace: &Path, survey: &mut Survey) {
     let plain = matches!(found, Found::Repository(Repository { kind: Kind::Plain, .. }));
     if !plain && *found != Found::Nothing {
         survey.protect(workspace, &[".git".to_owned()]);
+    }
+}
+
+/// Hides a `.git` that is a directory and no repository that could be shown: a run may have moved hidden files there.
+fn hide_directory(tree: &Path, survey: &mut Survey) {
+    let path = tree.join(".git");
+    if fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir()) {
+        survey.protected.retain(|known| *known != path);
+        survey.hidden.insert((path, true));
+    }
+}
+
+/// Repositories in whose git directories hidden files were found are not shown at all.
+pub(super) fn hide_with_secrets(trees: &[PathBuf], survey: &mut Survey) {
+    for tree in trees {
+        survey.git.retain(|mount| mount.tree != *tree);
+        survey.notices.push(format!(
+            "git is not possible in {}: denied files or sockets are in its git directory",
+            tree.display()
+        ));
+        hide_directory(tree, survey);
     }
 }
 
@@ -224,7 +270,11 @@ pub(super) fn below(
                 survey.git.push(GitMount { repository, tree: place, target: None });
             }
             Found::Nothing => {}
-            _ => {
+            Found::Unsupported { .. } => {
+                survey.protect(&place, &[".git".to_owned()]);
+                hide_directory(&place, survey);
+            }
+            Found::Repository(_) => {
                 read_only.push(below.clone());
                 survey.protect(&place, &[".git".to_owned()]);
             }
@@ -233,17 +283,4 @@ pub(super) fn below(
     if private && survey.git.len() >= MAX_PRIVATE && !read_only.is_empty() {
         survey.notices.push(format!("{} repositories below the workspace are read-only", read_only.len()));
     }
-}
-
-/// A path without `..`, as it would be if nothing on its way were a link.
-fn lexical(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            Component::CurDir => {}
-            other => plain.push(other),
-        }
-    }
-    plain
 }

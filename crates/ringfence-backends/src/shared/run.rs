@@ -48,6 +48,8 @@ pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Optio
         cwd: cwd.to_owned(),
         memory_limit: limits.memory.map(|size| size.bytes()),
         process_limit: None,
+        watched_memory: None,
+        watched_processes: None,
         terminal: match request.stdin {
             Stdin::Terminal(TerminalSize { rows, columns }) => Some((rows, columns)),
             Stdin::Empty | Stdin::Inherit => None,

@@ -172,6 +172,8 @@ struct Finds {
     hidden: Vec<(PathBuf, bool)>,
     protected: Vec<PathBuf>,
     repositories: Vec<PathBuf>,
+    /// Working trees in whose git directories something has to be hidden.
+    with_secrets: BTreeSet<PathBuf>,
     /// Denied links, and what is hidden because of them.
     followed: Vec<(PathBuf, PathBuf)>,
 }
@@ -285,6 +287,8 @@ impl Survey {
             finds.protected.iter().for_each(|path| add(&mut self.protected, &root.join(path)));
             repositories::below(&finds.repositories, (tree, root), (names.git, names.private), self);
         }
+        let with_secrets: Vec<PathBuf> = finds.with_secrets.into_iter().collect();
+        repositories::hide_with_secrets(&with_secrets, self);
         self.find_other_names(tree, root)
     }
 
@@ -361,7 +365,17 @@ impl Finds {
         let elsewhere = !names.is_workspace || !beside.as_os_str().is_empty();
         if visit.name == ".git" {
             self.repositories.extend(elsewhere.then(|| beside.to_owned()));
-            return Next::PassOver;
+            return Next::Enter;
+        }
+        if let Some(tree) = git_tree(path) {
+            // Names of refs and logs are names of branches; they are not shown as files.
+            let is_ref = path
+                .strip_prefix(tree)
+                .is_ok_and(|path| path.starts_with(".git/refs") || path.starts_with(".git/logs"));
+            if !is_ref && (visit.kind == EntryKind::Socket || names.denied.is_match(path)) {
+                self.with_secrets.insert(root.join(tree).components().collect());
+            }
+            return Next::Enter;
         }
         if names.denied.is_match(path) {
             match visit.kind {
@@ -376,7 +390,7 @@ impl Finds {
         if elsewhere {
             self.protect(visit, names);
             // A bare repository, by the file that every one has beside `objects` and `refs`.
-            if visit.name == "HEAD" && visit.kind == EntryKind::File && names.git != GitAccess::Direct {
+            if visit.name == "HEAD" && names.git != GitAccess::Direct {
                 self.protect_bare(visit);
             }
         }
@@ -394,18 +408,11 @@ impl Finds {
         }
     }
 
+    /// A repository without a working tree is read-only as a whole: git takes its configuration from several of its files.
     fn protect_bare(&mut self, visit: &Visit<'_>) {
-        let is_directory = |name: &str| {
-            visit.parent.metadata(Path::new(name)).is_ok_and(|data| data.kind() == EntryKind::Directory)
-        };
-        if !(is_directory("objects") && is_directory("refs")) {
-            return;
-        }
-        let parent = visit.path.parent().unwrap_or(Path::new(""));
-        for name in ["config", "hooks", "info"] {
-            if visit.parent.metadata(Path::new(name)).is_ok_and(|data| data.kind() != EntryKind::Link) {
-                self.protected.push(parent.join(name));
-            }
+        if ringfence_workspace::executed::is_git_directory(visit.parent) {
+            let parent = visit.path.parent().unwrap_or(Path::new(""));
+            self.protected.push(parent.to_owned());
         }
     }
 
@@ -425,6 +432,11 @@ impl Finds {
             self.followed.push((visit.path.to_owned(), below));
         }
     }
+}
+
+/// The working tree of a path in a git directory.
+fn git_tree(path: &Path) -> Option<&Path> {
+    path.ancestors().skip(1).find(|above| above.file_name().is_some_and(|name| name == ".git"))?.parent()
 }
 
 /// Directories with so many hidden entries that each one alone would cost more than the whole is worth.

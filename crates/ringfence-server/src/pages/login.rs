@@ -9,10 +9,9 @@ use serde::Deserialize;
 
 use super::view::Page;
 use super::{Form, Nothing, Site, Visitor, Wrong};
-use crate::access::{Peer, Who};
-use crate::guard::{From, cookie_name, with_cookie};
+use crate::access::Who;
+use crate::guard::{From, cookie_name, is_of_owner, with_cookie};
 use crate::login_codes::Bearer;
-use crate::loopback_peer;
 use crate::problem::Problem;
 use crate::sessions::Sessions;
 
@@ -36,8 +35,13 @@ pub(super) async fn page(
     let Some(code) = code.filter(|_| method == Method::GET) else {
         return Ok(form(&visitor).into_response());
     };
-    let name = match app.login_codes.take(&code) {
-        Some(bearer) if may_redeem(bearer, &from).await => Sessions::name(),
+    // A code that this connection may not redeem stays for the one that may.
+    let may = match app.login_codes.bearer(&code) {
+        Some(bearer) => may_redeem(bearer, &from).await,
+        None => false,
+    };
+    let name = match may.then(|| app.login_codes.take(&code)).flatten() {
+        Some(_) => Sessions::name(),
         _ if visitor.who == Who::Session => return Ok(Redirect::to("/ui").into_response()),
         _ => {
             app.rates.request(&from.client).map_err(too_often)?;
@@ -45,19 +49,15 @@ pub(super) async fn page(
         }
     };
     let Some(name) = name else { return Err(invalid_code().into()) };
-    app.sessions.open(&name);
+    app.sessions.open(&name, is_of_owner(&from).await);
     Ok(with_cookie(Redirect::to("/ui").into_response(), &cookie_name(&headers), Some(&name)))
 }
 
 /// Whether a connection may redeem a code. Other users may have seen one that was on a command line.
 async fn may_redeem(bearer: Bearer, from: &From) -> bool {
-    match (bearer, from.peer, from.ends) {
-        (Bearer::Owner, Peer::Loopback, Some(ends)) => {
-            let asked = tokio::task::spawn_blocking(move || loopback_peer::is_of_owner(ends));
-            asked.await.unwrap_or(false)
-        }
-        (Bearer::Owner, _, _) => false,
-        (Bearer::Anybody, _, _) => true,
+    match bearer {
+        Bearer::Owner => is_of_owner(from).await,
+        Bearer::Anybody => true,
     }
 }
 
@@ -118,7 +118,7 @@ pub(super) async fn enter(
     let name = Sessions::name().filter(|_| said.is_none());
     visitor.tell(said.unwrap_or_default());
     let Some(name) = name else { return Redirect::to("/ui/login").into_response() };
-    app.sessions.open(&name);
+    app.sessions.open(&name, is_of_owner(&from).await);
     with_cookie(Redirect::to("/ui").into_response(), &cookie_name(&headers), Some(&name))
 }
 

@@ -17,7 +17,7 @@ mod tasks;
 mod view;
 
 use axum::Router;
-use axum::extract::{FromRequest, FromRequestParts, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -34,6 +34,8 @@ use view::Page;
 const STYLE: &str = include_str!("assets/style.css");
 const SCRIPT: &str = include_str!("assets/script.js");
 const ICON: &str = include_str!("assets/icon.svg");
+/// Longest login form: strangers may send it.
+const MAX_LOGIN_BYTES: usize = 4096;
 
 pub(crate) fn router() -> Router<App> {
     Router::new()
@@ -41,7 +43,7 @@ pub(crate) fn router() -> Router<App> {
         .route("/assets/style.css", get(|| async { asset("text/css", STYLE) }))
         .route("/assets/script.js", get(|| async { asset("text/javascript", SCRIPT) }))
         .route("/assets/icon.svg", get(|| async { asset("image/svg+xml", ICON) }))
-        .route("/ui/login", get(login::page).post(login::enter))
+        .route("/ui/login", get(login::page).post(login::enter).layer(DefaultBodyLimit::max(MAX_LOGIN_BYTES)))
         .route("/ui/logout", post(login::leave))
         .route("/ui", get(overview::page))
         .route("/ui/live", get(live::changes))

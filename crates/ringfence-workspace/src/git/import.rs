@@ -7,17 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, linkat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 use super::private::Start;
 use super::program::{Git, Input};
 use super::refs::{self, RefValue, Refs, is_object_id};
 use super::{GitError, PRIVATE, START, START_REFS, Stamp};
-use crate::{Directory, EntryKind};
+use crate::{Bounds, Directory, EntryKind, Next, Unvisited, walk};
 
 /// Longest note of the start.
 const MAX_START_BYTES: u64 = 16 << 20;
@@ -30,6 +31,14 @@ const MAX_EXCLUDED: usize = 1000;
 /// Refs that are taken over. Never `refs/replace`: git would show other objects than those that are named.
 const NAMESPACES: [&str; 4] = ["refs/heads/", "refs/tags/", "refs/notes/", "refs/remotes/"];
 const STASH: &str = "refs/stash";
+/// Most refs that a run may change.
+const MAX_CHANGED_REFS: usize = 1000;
+/// Longest index that is looked at.
+const MAX_INDEX_BYTES: u64 = 512 << 20;
+/// The copy of the private index in the quarantine.
+const INDEX: &str = "private-index";
+/// How much of `refs` and `logs` is looked at.
+const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 200_000 };
 /// Below it lie refs that could not be moved.
 const KEPT: &str = "refs/ringfence/";
 
@@ -85,14 +94,22 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     if !seen.is_changed() {
         return Ok(Imported::default());
     }
+    if seen.refs.len() > MAX_CHANGED_REFS {
+        return Err(GitError::TooManyRefs);
+    }
     let program = import.git.ok_or(GitError::NoGit)?;
     let real = Directory::open_known(&start.common, start.common_id)?;
+    let own_directory = real.directory(&start.own_prefix()).map_err(|source| made(&start.common, source))?;
+    refuse_links(&real)?;
+    refuse_links(&own_directory)?;
     let quarantine =
         Quarantine::make(import.place, &private, &start).map_err(|source| made(import.place, source))?;
     let git =
         |directory: PathBuf, user| Git { program, directory, index: None, user, deadline: import.deadline };
-    let own = start.own();
-    let real_git = git(own.clone(), other_owner(&own));
+    let user = other_owner(&start.own());
+    // By the descriptor: the name may lead elsewhere by now. Another user's git cannot use it.
+    let by_descriptor = format!("/proc/{}/fd/{}", std::process::id(), own_directory.as_fd().as_raw_fd());
+    let real_git = git(if user.is_some() { start.own() } else { by_descriptor.into() }, user);
     let importer = Importer {
         run: import.run,
         place: import.place,
@@ -100,7 +117,7 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
         seen: &seen,
         real: real_git,
         clean: git(quarantine.directory.clone(), None),
-        common: &real,
+        own: &own_directory,
     };
     quarantine.index_packs(&importer.clean)?;
     importer.import()
@@ -118,6 +135,31 @@ fn read_start(place: &Directory) -> Result<Start, GitError> {
 
 fn made(path: &Path, source: io::Error) -> GitError {
     GitError::Make { path: path.to_owned(), source }
+}
+
+/// Refuses a git directory in which git would write through a link: an earlier run may have made it.
+fn refuse_links(git: &Directory) -> Result<(), GitError> {
+    let failed = |source| GitError::Make { path: PathBuf::from(".git"), source };
+    let mut link = None;
+    for part in [".", "objects"] {
+        let Ok(directory) = git.directory(Path::new(part)) else { continue };
+        let entries = directory.entries(usize::MAX).map_err(failed)?;
+        let linked = entries.into_iter().find(|entry| entry.kind == EntryKind::Link && entry.name != "hooks");
+        link = link.or(linked.map(|entry| PathBuf::from(entry.name)));
+    }
+    for part in ["refs", "logs"] {
+        let Ok(directory) = git.directory(Path::new(part)) else { continue };
+        let unvisited = walk(&directory, BOUNDS, &mut |visit| {
+            if visit.kind == EntryKind::Link && link.is_none() {
+                link = Some(Path::new(part).join(visit.path));
+            }
+            Next::Enter
+        });
+        if unvisited.map_err(failed)? != Unvisited::default() {
+            return Err(GitError::TooManyRefs);
+        }
+    }
+    link.map_or(Ok(()), |path| Err(GitError::Link(path)))
 }
 
 /// Root imports into another user's repository as that user.
@@ -138,6 +180,11 @@ impl Start {
     /// Whether `HEAD` named this ref.
     fn is_head(&self, name: &str) -> bool {
         refs::parse_value(&self.head) == Some(RefValue::Symbolic(name.to_owned()))
+    }
+
+    /// Its place in the common git directory.
+    fn own_prefix(&self) -> PathBuf {
+        self.worktree.as_ref().map_or_else(|| PathBuf::from("."), |name| Path::new("worktrees").join(name))
     }
 
     /// Its place in the private git directory.
@@ -248,6 +295,7 @@ impl Quarantine {
         let quarantine = Self { directory };
         quarantine.take_objects(private)?;
         quarantine.take_shared_indexes(private, &start.prefix())?;
+        quarantine.take_index(private, &start.prefix())?;
         Ok(quarantine)
     }
 
@@ -280,6 +328,13 @@ impl Quarantine {
             }
         }
         Ok(())
+    }
+
+    /// Copies the index, which may be anything by now.
+    fn take_index(&self, private: &Directory, prefix: &Path) -> io::Result<()> {
+        let Ok(index) = private.file(&prefix.join("index")) else { return Ok(()) };
+        let mut copy = OpenOptions::new().write(true).create_new(true).open(self.directory.join(INDEX))?;
+        io::copy(&mut index.take(MAX_INDEX_BYTES), &mut copy).map(drop)
     }
 
     fn take_shared_indexes(&self, private: &Directory, prefix: &Path) -> io::Result<()> {
@@ -372,7 +427,8 @@ struct Importer<'a> {
     real: Git<'a>,
     /// Git on the quarantine.
     clean: Git<'a>,
-    common: &'a Directory,
+    /// The real git directory of the working tree.
+    own: &'a Directory,
 }
 
 impl Importer<'_> {
@@ -441,6 +497,10 @@ impl Importer<'_> {
 
     fn move_refs(&self, done: &mut Imported) {
         for change in &self.seen.refs {
+            if Instant::now() >= self.real.deadline {
+                done.notices.push("not all refs were moved: it took too long".into());
+                return;
+            }
             let mut change = change.clone();
             if let Err(error) = self.update(&change.name, change.from.as_deref(), change.to.as_deref()) {
                 let name = &change.name;
@@ -502,21 +562,18 @@ impl Importer<'_> {
 
     /// What the real `HEAD` holds now.
     fn head(&self) -> Option<String> {
-        self.own_directory().ok()?.read_text(Path::new("HEAD"), MAX_HEAD_BYTES).ok()
+        self.own.read_text(Path::new("HEAD"), MAX_HEAD_BYTES).ok()
     }
 
-    fn own_directory(&self) -> io::Result<Directory> {
-        let prefix = self.start.prefix();
-        let path = if prefix.as_os_str().is_empty() { Path::new(".") } else { &prefix };
-        self.common.directory(path)
+    fn index_stamp(&self) -> Option<Stamp> {
+        let file = self.own.file(Path::new("index")).ok()?;
+        Some(Stamp::of(&file.metadata().ok()?))
     }
 
     /// Entries of the private index and of the real one, and what the real one was like when it was read.
     fn read_indexes(&self) -> Result<Option<Indexes>, GitError> {
-        let own = self.own_directory().map_err(|source| made(&self.start.common, source))?;
-        let real_stamp =
-            own.file(Path::new("index")).ok().and_then(|file| Some(Stamp::of(&file.metadata().ok()?)));
-        let private = self.place.join(PRIVATE).join(self.start.prefix()).join("index");
+        let real_stamp = self.index_stamp();
+        let private = self.place.join("quarantine").join(INDEX);
         let list = |git: &Git<'_>| -> Result<Option<BTreeSet<IndexEntry>>, GitError> {
             let printed = git.run(&["ls-files", "--stage", "-z"], Input::Nothing)?;
             let lines = printed.split(|byte| *byte == 0).filter(|line| !line.is_empty());
@@ -554,12 +611,11 @@ impl Importer<'_> {
 
     /// As git does it: by a lock file that is renamed.
     fn put_index(&self, fresh: &Path, index: &Indexes) -> io::Result<()> {
-        let own = self.start.own();
-        let (lock, target) = (own.join("index.lock"), own.join("index"));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&lock)?;
+        let lock = "index.lock";
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(self.own, lock, flags, Mode::from_raw_mode(0o644))?);
         let written = (|| {
-            let now = fs::symlink_metadata(&target).ok().map(|data| Stamp::of(&data));
-            if now != index.real_stamp {
+            if self.index_stamp() != index.real_stamp {
                 return Err(io::Error::other("it changed meanwhile; `git reset` makes it fit HEAD"));
             }
             io::copy(&mut File::open(fresh)?, &mut file)?;
@@ -567,19 +623,18 @@ impl Importer<'_> {
                 std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
             }
             file.sync_all()?;
-            fs::rename(&lock, &target)
+            Ok(renameat(self.own, lock, self.own, "index")?)
         })();
         if written.is_err() {
-            let _ = fs::remove_file(&lock);
+            let _ = unlinkat(self.own, lock, AtFlags::empty());
         }
         written
     }
 
     /// A merge that a commit ended is over on the host too.
     fn end_states(&self) {
-        let Ok(own) = self.own_directory() else { return };
         for name in &self.seen.ended {
-            let _ = unlinkat(&own, name.as_str(), AtFlags::empty());
+            let _ = unlinkat(self.own, name.as_str(), AtFlags::empty());
         }
     }
 }

@@ -21,7 +21,7 @@ pub use import::{Import, Imported, RefChange, import, repository_of};
 pub use private::{Making, make, make_empty, remove, shared_parts};
 pub use program::find as find_git;
 pub use refs::RefsError;
-pub use repository::{Found, Kind, Repository};
+pub use repository::{Found, Kind, Repository, lexical};
 
 use crate::{DirectoryError, ReadError};
 
@@ -55,6 +55,12 @@ pub enum GitError {
     /// What was noted at the start cannot be read.
     #[error("failed to read what was noted of the repository")]
     Start(#[from] serde_json::Error),
+    /// More refs changed, or exist, than are handled.
+    #[error("it has too many refs, or the run changed too many")]
+    TooManyRefs,
+    /// Git would write through a link.
+    #[error("its git directory has a symbolic link at {}", .0.display())]
+    Link(PathBuf),
     /// The git program is missing.
     #[error("git is not installed on this machine")]
     NoGit,

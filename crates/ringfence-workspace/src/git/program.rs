@@ -21,6 +21,9 @@ const MAX_MESSAGE_BYTES: u64 = 4096;
 /// How long a killed git may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Starts a program with at most 8 GiB of address space and five minutes of processor time.
+const LIMITED: &str = "ulimit -v 8388608; ulimit -t 300; exec \"$@\"";
+
 /// Settings that keep git from executing anything that a repository names.
 const SAFE: [&str; 14] = [
     "-c",
@@ -111,7 +114,9 @@ impl Git<'_> {
     }
 
     fn start(&self, words: &[&str], input: &Input, output: Option<File>) -> io::Result<Child> {
-        let mut command = Command::new(self.program);
+        // What a run made may be built to exhaust whoever reads it.
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", LIMITED, "sh"]).arg(self.program);
         command.env_clear().env("PATH", SYSTEM_PATHS.join(":")).env("LC_ALL", "C").current_dir("/");
         for (name, value) in [
             ("HOME", "/nonexistent"),

@@ -1,7 +1,7 @@
 //! Which repository a workspace is the working tree of, found without git.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::git::{config, refs};
 use crate::{Directory, EntryKind};
@@ -99,6 +99,11 @@ impl Repository {
         if head.as_deref().and_then(refs::parse_value).is_none() {
             return Err("it has no valid HEAD".to_owned());
         }
+        for name in ["objects/info/alternates", "objects/info/http-alternates"] {
+            if git.metadata(Path::new(name)).is_ok() {
+                return Err("it takes objects from another repository".to_owned());
+            }
+        }
         let text = git
             .read_text(Path::new("config"), MAX_CONFIG_BYTES)
             .map_err(|error| format!("failed to read its configuration: {error}"))?;
@@ -114,6 +119,19 @@ impl Repository {
         }
         Ok(())
     }
+}
+
+/// A path without `..`, as it would be if nothing on its way were a link.
+pub fn lexical(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
 }
 
 /// The repository that a `.git` file points to. One that does not point back is another working tree's.
@@ -132,7 +150,14 @@ fn pointed(tree: &Directory, path: &Path) -> Result<Repository, String> {
         let config =
             git.read_text(Path::new("config"), MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
         let back = config::values(&config, "core", "worktree").pop().ok_or_else(elsewhere)?;
-        let points_back = fs::canonicalize(own.join(&back)).is_ok_and(|place| place == path);
+        // As text and as the kernel resolves it: no part may be a link, for the text is what counts inside.
+        let plain = lexical(&path.join(pointer)) == own && lexical(&own.join(&back)) == path;
+        let of_modules = own.components().zip(own.components().skip(1));
+        let of_modules = of_modules
+            .into_iter()
+            .any(|(one, next)| one.as_os_str() == ".git" && next.as_os_str() == "modules");
+        let points_back =
+            plain && of_modules && fs::canonicalize(own.join(&back)).is_ok_and(|place| place == path);
         let kind = Kind::Submodule { pointer: pointer.to_owned(), back };
         return if points_back { Ok(Repository { common: own, kind }) } else { Err(elsewhere()) };
     };
