@@ -295,7 +295,9 @@ impl Survey {
     /// Other names of hidden and protected files, by their inodes.
     fn find_other_names(&mut self, tree: &Directory, root: &Path) -> Result<(), LaunchError> {
         let hidden = shared_inodes(self.hidden.iter().map(|(path, _)| path));
-        let held = shared_inodes(&self.protected);
+        // Stub files of another run are names of one file, which may go at any time.
+        let is_stub = |path: &&PathBuf| self.missing.iter().any(|(missing, _)| missing == *path);
+        let held = shared_inodes(self.protected.iter().filter(|path| !is_stub(path)));
         if hidden.is_empty() && held.is_empty() {
             return Ok(());
         }
