@@ -367,9 +367,10 @@ fn objects_of_another_repository_do_not_reach_a_run() {
 fn hidden_files_stay_hidden_in_a_git_directory() {
     let place = Place::new();
     for below in ["", "objects/", "hooks/", "modules/"] {
+        let _ = fs::remove_dir_all(place.work().join("x"));
         fs::create_dir_all(place.work().join("conf")).unwrap();
         fs::write(place.work().join("conf/.env"), "canary").unwrap();
-        let script = format!("rm -rf x; git init -q x; mkdir -p x/.git/{below}; mv conf x/.git/{below}conf");
+        let script = format!("git init -q x; mkdir -p x/.git/{below}; mv conf x/.git/{below}conf");
         exec(&place, &script).expect_code(0);
         let ran = exec(&place, "cat /dev/null $(find / -name .env 2>/dev/null); true");
         assert!(!ran.stdout.contains("canary"), "{below}: {}", ran.stdout);
