@@ -63,11 +63,6 @@ pub trait Staged: Send {
         Vec::new()
     }
 
-    /// The default limits that could not be put in force after all, and why.
-    fn not_enforced(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     /// Starts the program of its plan. An error means that nothing was started.
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError>;
 }

@@ -73,8 +73,8 @@ impl ImportedRefs {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the mark is in the state directory, which no run sees")]
 /// Imports what runs committed that were lost before they could: killed, or ended by a power failure.
+#[expect(clippy::disallowed_methods, reason = "the mark is in the state directory, which no run sees")]
 pub(crate) fn import_lost(runs: &Runs, this: &RunId, path: &str, workspace: &Path) -> Vec<String> {
     let mut notices = Vec::new();
     for run in runs.git_pending().into_iter().filter(|run| run != this) {

@@ -243,8 +243,7 @@ pub fn run(
     // It is built while the record is being written.
     let staged = backend.stage(&plan);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
-    let late = staged.as_ref().map(|staged| staged.not_enforced()).unwrap_or_default();
-    let record = record(job, backend, &plan, &redactor, &notices, late);
+    let record = record(job, backend, &plan, &redactor, &notices);
     open.begin(&record)?;
     if plan.request.env.get("TMPDIR").is_some_and(|tmp| runs.tmp(&run).as_os_str() == tmp.as_str()) {
         open.make_tmp()?;
@@ -523,7 +522,6 @@ fn record(
     plan: &Plan,
     redactor: &Redactor,
     notices: &[String],
-    late: Vec<String>,
 ) -> Record {
     let request = &plan.request;
     let mut versions: BTreeMap<String, String> = backend.versions().into_iter().collect();
@@ -544,7 +542,7 @@ fn record(
         requested: job.policy.clone(),
         effective: request.policy.clone(),
         mechanisms: plan.mechanisms.clone(),
-        not_enforced: backend.not_enforced(&request.policy.limits).into_iter().chain(late).collect(),
+        not_enforced: backend.not_enforced(&request.policy.limits),
         versions,
         workspace: request.workspace.clone(),
         workspace_id: request.workspace_id,
