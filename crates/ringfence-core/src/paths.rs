@@ -15,6 +15,9 @@ pub const GUEST_HOME: &str = "/home/agent";
 /// The mark of a file or directory that stands in for a protected path while a run lasts.
 pub const STAND_IN_MARK: &CStr = c"user.ringfence.stand-in";
 
+/// The name of the directory, in the state directory, for what is to be removed.
+pub const DISCARDED: &str = "discarded";
+
 /// The identity of a directory: device and inode. A name can lead elsewhere later, the identity cannot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DirectoryId {

@@ -52,8 +52,8 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
         }
     }
     if !failed {
-        // What cannot be removed is found again.
-        let _ = git::remove(&place);
+        // What cannot be put aside is found again.
+        let _ = runs.discard_git(run);
     }
     all
 }
@@ -100,9 +100,9 @@ pub(crate) fn import_lost(runs: &Runs, this: &RunId, path: &str, workspace: &Pat
     notices
 }
 
-/// Removes the private git directories of a run without importing them.
+/// Gives up the private git directories of a run without importing them.
 pub fn discard(runs: &Runs, run: &RunId) -> std::io::Result<()> {
-    match git::remove(&runs.git(run)) {
+    match runs.discard_git(run) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
     }

@@ -259,7 +259,11 @@ pub fn run(
     }
     let (end, remains) = match told {
         Ok(()) => match start(job, staged, session, &runs.network(&run)) {
-            Ok(running) => attempt(job, running, &plan, &redactor, &mut *reader(job), &mut watchers, cancel),
+            Ok(running) => {
+                // While the program starts there is nothing else to do.
+                runs.remove_discarded(MAX_DISCARDED);
+                attempt(job, running, &plan, &redactor, &mut *reader(job), &mut watchers, cancel)
+            }
             Err(end) => (*end, None),
         },
         Err(error) => (End::stopped(unread(&error)), None),
@@ -301,6 +305,10 @@ pub fn run(
     if let Some(failure) = remains.and_then(|mut remains| remains.clear()) {
         let _ = observer.event(&Event::Notice { message: failure.message });
     }
+    // After a long run nobody waits for milliseconds, and there may be much to remove.
+    if started.elapsed() > LONG_RUN {
+        runs.remove_discarded(0);
+    }
     Ok(result)
 }
 
@@ -315,6 +323,10 @@ fn search_path<'a>(job: &'a Job<'_>) -> &'a str {
     job.host_env.get("PATH").map(String::as_str).unwrap_or_default()
 }
 
+/// What a run of this length leaves is removed at its end, what a shorter one leaves with a later run.
+const LONG_RUN: Duration = Duration::from_secs(1);
+/// More than so much does not wait for a long run.
+const MAX_DISCARDED: usize = 256;
 /// How long the overlay may be looked at after the run, beyond what is left of the run's time.
 const POST_RUN_GRACE: Duration = Duration::from_secs(10);
 /// However much is left of the run's time, the overlay is not looked at for longer.

@@ -1,7 +1,7 @@
 //! Two ways to start a gate: as a program, or as a copy of this process that was made before it knew anything.
 
 use std::ffi::c_char;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -47,7 +47,7 @@ pub fn exec(program: &Path, args: &[String]) -> io::Result<Started> {
 ///
 /// The copy starts off the processor of this process, if there is another, and so does what it copies itself into. The
 /// kernel likes to leave a copy in the queue of the processor that copies, and to wake those who are spoken to on the
-/// processor of the speaker: they would take turns on one while the others are idle.
+/// processor of the speaker: they would take turns on one while the others are idle. Where no other is idle the kernel chooses.
 pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
     // SAFETY: asks for what is so already, and fails if it is not so.
     if unsafe { libc::unshare(libc::CLONE_THREAD) } != 0 {
@@ -57,7 +57,7 @@ pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
     let (control, theirs) = UnixStream::pair()?;
     let (stdout, their_stdout) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (stderr, their_stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    let elsewhere = Elsewhere(sched_getaffinity(None).ok().map(|all| (all, sched_getcpu())));
+    let elsewhere = Elsewhere::look();
     // SAFETY: with one thread the copy is whole.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
@@ -83,6 +83,13 @@ pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
 pub struct Elsewhere(Option<(CpuSet, usize)>);
 
 impl Elsewhere {
+    /// Looks whether a processor is idle that this process may use. Waiting for a busy one takes milliseconds.
+    fn look() -> Self {
+        let Ok(all) = sched_getaffinity(None) else { return Self(None) };
+        let idle = running_threads().is_some_and(|running| running < all.count());
+        Self(idle.then(|| (all, sched_getcpu())))
+    }
+
     /// Takes a process away from a processor, if there is another.
     fn leave(self, processor: usize, pid: Option<Pid>) {
         let Some((mut others, _)) = self.0 else { return };
@@ -116,6 +123,14 @@ impl Elsewhere {
             let _ = sched_setaffinity(None, &all);
         }
     }
+}
+
+/// How many threads of the machine run or wait for a processor, this one included.
+fn running_threads() -> Option<u32> {
+    let mut text = [0; 64];
+    let length = std::fs::File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text)).ok()?;
+    let text = std::str::from_utf8(&text[..length]).ok()?;
+    text.split_ascii_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
 /// Gives the copy its three descriptors and takes its variables.

@@ -7,14 +7,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat2};
+use ringfence_core::paths::DirectoryId;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, fstat, openat2};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
     mount_remount, move_mount, open_tree, unmount,
 };
 
 use crate::init::same_directory;
-use crate::layout::{Access, Step};
+use crate::layout::{Access, Covered, Step};
 
 /// Why a root could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -59,9 +60,10 @@ pub trait Kernel {
     /// Puts a text in the place of a file.
     fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError>;
     /// Puts nothing in the place of a file or directory.
-    fn mask(&mut self, target: &Path, nothing: Nothing) -> Result<(), KernelError>;
+    fn mask(&mut self, target: &Path, nothing: Nothing, covered: Option<&Covered>)
+    -> Result<(), KernelError>;
     /// Holds what is there in its place.
-    fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError>;
+    fn hold(&mut self, target: &Path, access: Access, covered: Option<&Covered>) -> Result<(), KernelError>;
     /// Mounts a device of the old root, on which devices work.
     fn device(&mut self, name: &str) -> Result<(), KernelError>;
     /// Mounts the terminals of the sandbox.
@@ -112,9 +114,11 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
             }
             Step::Text { target, text } => kernel.text(target, text)?,
             Step::File { target, text, mode } => kernel.write(target, text, *mode)?,
-            Step::Hold { target, access } => kernel.hold(target, *access)?,
-            Step::MaskFile { target } => kernel.mask(target, Nothing::File)?,
-            Step::MaskDirectory { target } => kernel.mask(target, Nothing::Directory)?,
+            Step::Hold { target, access, covered } => kernel.hold(target, *access, covered.as_ref())?,
+            Step::MaskFile { target, covered } => kernel.mask(target, Nothing::File, covered.as_ref())?,
+            Step::MaskDirectory { target, covered } => {
+                kernel.mask(target, Nothing::Directory, covered.as_ref())?;
+            }
         }
     }
     Ok(())
@@ -174,7 +178,7 @@ fn processes(kernel: &mut dyn Kernel) -> Result<(), KernelError> {
     kernel.processes()?;
     for path in MASKED.map(Path::new) {
         if kernel.is_readable(path) {
-            kernel.mask(path, Nothing::File)?;
+            kernel.mask(path, Nothing::File, None)?;
         }
     }
     Ok(())
@@ -315,18 +319,24 @@ impl Kernel for Linux {
         written.map_err(failed("write", target))
     }
 
-    fn mask(&mut self, target: &Path, nothing: Nothing) -> Result<(), KernelError> {
+    fn mask(
+        &mut self,
+        target: &Path,
+        nothing: Nothing,
+        covered: Option<&Covered>,
+    ) -> Result<(), KernelError> {
         let source = match nothing {
             Nothing::File => EMPTY_FILE,
             Nothing::Directory => EMPTY_DIRECTORY,
         };
-        let masked = clone_tree(Path::new(source)).and_then(|tree| attach_on(&tree, &locate(target)?));
+        let masked =
+            clone_tree(Path::new(source)).and_then(|tree| attach_on(&tree, &locate_known(target, covered)?));
         masked.map_err(failed("mask", target))
     }
 
-    fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError> {
+    fn hold(&mut self, target: &Path, access: Access, covered: Option<&Covered>) -> Result<(), KernelError> {
         let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
-        let held = locate(target).and_then(|place| {
+        let held = locate_known(target, covered).and_then(|place| {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC
                 | OpenTreeFlags::AT_RECURSIVE
@@ -414,6 +424,20 @@ fn locate(target: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(CWD, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?)
 }
 
+/// The same, if it is what the scan saw there.
+fn locate_known(target: &Path, covered: Option<&Covered>) -> io::Result<OwnedFd> {
+    let moved = || io::Error::other("it was moved or replaced while the run started; start the run again");
+    let unless_gone =
+        |error: io::Error| if error.kind() == io::ErrorKind::NotFound { moved() } else { error };
+    let place = locate(target).map_err(unless_gone)?;
+    let Some(covered) = covered else { return Ok(place) };
+    let below = covered.below.as_ref().map(|path| locate(&old(path))).transpose().map_err(unless_gone)?;
+    let data = fstat(below.as_ref().unwrap_or(&place))?;
+    #[allow(clippy::unnecessary_cast, reason = "the fields differ in width between platforms")]
+    let id = DirectoryId { device: data.st_dev as u64, inode: data.st_ino as u64 };
+    if id == covered.id { Ok(place) } else { Err(moved()) }
+}
+
 /// Mounts a tree on what was opened.
 fn attach_on(tree: &OwnedFd, place: &OwnedFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -495,10 +519,10 @@ impl Kernel for Recorder {
     fn text(&mut self, target: &Path, text: &str) -> Result<(), KernelError> {
         self.note(format!("text {text:?} on {}", target.display()))
     }
-    fn mask(&mut self, target: &Path, nothing: Nothing) -> Result<(), KernelError> {
+    fn mask(&mut self, target: &Path, nothing: Nothing, _: Option<&Covered>) -> Result<(), KernelError> {
         self.note(format!("mask {} as {nothing:?}", target.display()))
     }
-    fn hold(&mut self, target: &Path, access: Access) -> Result<(), KernelError> {
+    fn hold(&mut self, target: &Path, access: Access, _: Option<&Covered>) -> Result<(), KernelError> {
         self.note(format!("hold {} {access:?}", target.display()))
     }
     fn device(&mut self, name: &str) -> Result<(), KernelError> {
@@ -533,8 +557,8 @@ mod tests {
             Step::Bind { source: "/usr".into(), target: "/usr".into(), access: Access::Read },
             Step::Bind { source: "/w".into(), target: "/workspace".into(), access: Access::Write },
             Step::Bind { source: "/w/f".into(), target: "/workspace/f".into(), access: Access::Read },
-            Step::Hold { target: "/workspace/.git".into(), access: Access::Read },
-            Step::MaskFile { target: "/workspace/.env".into() },
+            Step::Hold { target: "/workspace/.git".into(), access: Access::Read, covered: None },
+            Step::MaskFile { target: "/workspace/.env".into(), covered: None },
         ];
         let mut recorder = Recorder { directories: vec!["/usr".into(), "/w".into()], ..Recorder::default() };
         build(&mut recorder, &steps).unwrap();

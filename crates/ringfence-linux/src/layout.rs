@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ringfence_core::paths::DirectoryId;
 use serde::{Deserialize, Serialize};
 
 /// What can be built before it is known what runs there.
@@ -50,6 +51,9 @@ pub struct Sandbox {
     pub identity: Option<(u64, u64)>,
     /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.
     pub placeholders: Vec<Placeholder>,
+    /// Where directories among them go, under this name and a number.
+    #[serde(default)]
+    pub discarded: Option<PathBuf>,
     /// The ports of its own loopback at which it comes to the broker.
     pub doors: Vec<u16>,
     /// With walls that somebody else has made: what has to be mounted there, for whoever replaces a file on the host takes
@@ -106,6 +110,9 @@ pub enum Step {
         target: PathBuf,
         /// What may be done with it.
         access: Access,
+        /// What has to be there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        covered: Option<Covered>,
     },
     /// A file of its own, in a private place, with this text.
     File {
@@ -127,12 +134,27 @@ pub enum Step {
     MaskFile {
         /// Where.
         target: PathBuf,
+        /// What has to be there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        covered: Option<Covered>,
     },
     /// Nothing in the place of a directory.
     MaskDirectory {
         /// Where.
         target: PathBuf,
+        /// What has to be there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        covered: Option<Covered>,
     },
+}
+
+/// A file or directory that is covered, as it was when the workspace was scanned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Covered {
+    /// Device and inode.
+    pub id: DirectoryId,
+    /// Its path on the host, where the target is seen through an overlay and has another identity.
+    pub below: Option<PathBuf>,
 }
 
 /// What may be done with a path.

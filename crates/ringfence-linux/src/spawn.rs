@@ -252,6 +252,7 @@ impl Opened {
         let stand_ins = StandIns::share(&sandbox.workspace);
         let mut stand_ins = stand_ins.map_err(SpawnError::Placeholder)?;
         stand_ins.answer_for(sandbox.placeholders.clone());
+        stand_ins.discard_to(sandbox.discarded.clone());
         stand_ins.place().map_err(SpawnError::Placeholder)?;
         let Self { pid, line, kind } = self;
         let child = Child {

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringfence_core::paths::STAND_IN_MARK;
@@ -27,6 +27,8 @@ const LONGEST: u64 = 16;
 pub struct StandIns {
     wanted: Vec<Placeholder>,
     workspace: File,
+    /// Directories go there, under this name and a number.
+    discarded: Option<PathBuf>,
 }
 
 impl StandIns {
@@ -36,7 +38,7 @@ impl StandIns {
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             match flock(&workspace, FlockOperation::NonBlockingLockShared) {
-                Ok(()) => return Ok(Self { wanted: Vec::new(), workspace }),
+                Ok(()) => return Ok(Self { wanted: Vec::new(), workspace, discarded: None }),
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                     let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
                     let _ = rustix::event::poll(&mut [], pause.as_ref());
@@ -49,6 +51,11 @@ impl StandIns {
     /// From now on these are taken away at the end.
     pub fn answer_for(&mut self, wanted: Vec<Placeholder>) {
         self.wanted = wanted;
+    }
+
+    /// Directories are moved there instead of being removed: on some file systems removing one waits for the disk.
+    pub fn discard_to(&mut self, path: Option<PathBuf>) {
+        self.discarded = path;
     }
 
     /// Gives up the share: somebody else has one of its own, and takes them away if it can.
@@ -104,12 +111,28 @@ fn name_again(file: &Path, name: &Path) -> Result<(), Errno> {
     rustix::fs::linkat(CWD, file, CWD, name, rustix::fs::AtFlags::empty())
 }
 
+impl StandIns {
+    /// Moves an empty directory away, and returns whether it is gone. One that turns out not to be empty comes back.
+    fn discard(&self, placeholder: &Placeholder, index: usize) -> bool {
+        let Some(name) = self.discarded.as_ref().filter(|_| placeholder.kind == StandIn::Directory) else {
+            return false;
+        };
+        let mut away = name.clone().into_os_string();
+        away.push(format!("-{index}"));
+        let away = PathBuf::from(away);
+        if put(&placeholder.path, &away).is_err() {
+            return false;
+        }
+        is_empty(&away) || put(&away, &placeholder.path).is_err()
+    }
+}
+
 impl Drop for StandIns {
     fn drop(&mut self) {
         if flock(&self.workspace, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // The innermost first.
-            for placeholder in self.wanted.iter().rev() {
-                if is_marked(&placeholder.path) {
+            for (index, placeholder) in self.wanted.iter().enumerate().rev() {
+                if is_marked(&placeholder.path) && !self.discard(placeholder, index) {
                     take_away(placeholder);
                 }
             }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::event::{Event, RunResult, RunStatus};
 use ringfence_core::ids::RunId;
+use ringfence_core::paths::DISCARDED;
 use ringfence_core::record::Record;
 use ringfence_workspace::{Directory, remove_tree};
 use rustix::fs::{FlockOperation, flock};
@@ -32,6 +33,8 @@ pub struct Runs {
     root: PathBuf,
     /// Where private git directories are.
     git: PathBuf,
+    /// What is to be removed.
+    discarded: PathBuf,
 }
 
 /// Why the store could not do what it was asked.
@@ -105,7 +108,8 @@ impl Progress {
 impl Runs {
     /// Below this directory, which need not exist yet.
     pub fn new(state_directory: &Path) -> Self {
-        Self { root: state_directory.join("runs"), git: state_directory.join("git") }
+        let below = |name| state_directory.join(name);
+        Self { root: below("runs"), git: below("git"), discarded: below(DISCARDED) }
     }
 
     /// Makes the place of a run.
@@ -169,6 +173,35 @@ impl Runs {
     pub fn git_pending(&self) -> Vec<RunId> {
         let entries = fs::read_dir(&self.git).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Puts the private git directories of a run aside, to be removed by [`Self::remove_discarded`]: moving them takes one call,
+    /// removing them one for each file.
+    pub fn discard_git(&self, run: &RunId) -> io::Result<()> {
+        let (from, to) = (self.git(run), self.discarded.join(run.as_str()));
+        match fs::rename(&from, &to) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && from.exists() => {
+                atomic::private_dir(&self.discarded)?;
+                fs::rename(&from, &to)
+            }
+            other => other,
+        }
+    }
+
+    /// Removes what was put aside, if it is more than `at_most` entries. What cannot be removed is tried again with the next run.
+    pub fn remove_discarded(&self, at_most: usize) {
+        let entries: Vec<PathBuf> = match fs::read_dir(&self.discarded) {
+            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+            Err(_) => return drop(atomic::private_dir(&self.discarded)),
+        };
+        if entries.len() <= at_most {
+            return;
+        }
+        for path in entries {
+            let is_git = path.file_name().and_then(|name| name.to_str()).is_some_and(is_run);
+            // Anything else is an empty directory, or else not ours to remove.
+            let _ = if is_git { remove_directory(&path).is_ok() } else { fs::remove_dir(&path).is_ok() };
+        }
     }
 
     /// Removes all that a run has left, however deep and inaccessible it is.
@@ -376,6 +409,10 @@ impl OpenRun {
 }
 
 /// Removes a directory that a run has filled.
+fn is_run(name: &str) -> bool {
+    name.parse::<RunId>().is_ok()
+}
+
 fn remove_directory(path: &Path) -> Result<(), RunsError> {
     let io = |source| RunsError::Io { path: path.to_owned(), source };
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

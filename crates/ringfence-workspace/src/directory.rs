@@ -3,14 +3,15 @@
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fgetxattr, fstat, openat2, readlinkat,
-    statat,
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Stat, fgetxattr, fstat, openat2,
+    readlinkat, seek, statat,
 };
 use rustix::io::Errno;
 
@@ -24,6 +25,8 @@ pub(crate) const LISTABLE: OFlags =
 /// Opens a directory that is only passed through or written in. It need not be readable.
 const PASSABLE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
+/// Bytes of names that one call of the kernel returns.
+pub(crate) const NAMES_BYTES: usize = 8 << 10;
 /// The longest path below a directory, in bytes, that the kernel takes in one call.
 pub const MAX_PATH_BYTES: usize = 4095;
 
@@ -282,11 +285,16 @@ impl Directory {
     }
 
     /// Calls `visit` with each name in this directory, its kind and the number of its inode, in no order, until it returns
-    /// `false`.
+    /// `false`. `visit` must not list this directory itself: both would read from one position.
     pub fn each(&self, visit: &mut dyn FnMut(&OsStr, EntryKind, u64) -> bool) -> io::Result<()> {
-        // A reader of its own, so that the position of this descriptor does not matter.
-        let mut names = Dir::read_from(&self.descriptor)?;
-        while let Some(entry) = names.read() {
+        // A directory that may only be passed through has no position.
+        seek(&self.descriptor, SeekFrom::Start(0)).map_err(|error| match error {
+            Errno::BADF => Errno::ACCESS,
+            other => other,
+        })?;
+        let mut buffer = [MaybeUninit::uninit(); NAMES_BYTES];
+        let mut names = RawDir::new(&self.descriptor, &mut buffer);
+        while let Some(entry) = names.next() {
             let entry = entry?;
             let name = entry.file_name();
             if name == c"." || name == c".." {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bounds, Directory, EntryKind, Next, Visit, walk};
+use crate::{Bounds, Directory, EntryKind, Metadata, Next, Visit, walk};
 
 /// How much is searched.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 300_000 };
@@ -156,9 +156,11 @@ fn look(visit: &Visit<'_>, since: (i64, i64), files: &mut Vec<Executed>) -> Next
             files.push(Executed { path: visit.path.to_owned(), by: ExecutedBy::Git });
         }
     }
-    let directory = visit.kind == EntryKind::Directory;
-    if let Some(by) = executed_by(visit.path).filter(|_| !directory && is_new(Path::new(visit.name)))
-        && !is_harmless(visit)
+    if visit.kind != EntryKind::Directory
+        && let Some(by) = executed_by(visit.path)
+        && let Ok(data) = visit.parent.metadata(Path::new(visit.name))
+        && data.changed() >= since
+        && !is_harmless(visit, data)
     {
         files.push(Executed { path: visit.path.to_owned(), by });
     }
@@ -172,11 +174,14 @@ pub fn is_git_directory(directory: &Directory) -> bool {
 }
 
 /// An empty file names nothing, and neither does an empty object. Stub files are such.
-fn is_harmless(visit: &Visit<'_>) -> bool {
-    let name = Path::new(visit.name);
-    let short =
-        visit.kind == EntryKind::File && visit.parent.metadata(name).is_ok_and(|data| data.length() <= 3);
-    short && visit.parent.read(name, 3).is_ok_and(|content| content.is_empty() || content == b"{}\n")
+fn is_harmless(visit: &Visit<'_>, data: Metadata) -> bool {
+    match (data.kind(), data.length()) {
+        (EntryKind::File, 0) => true,
+        (EntryKind::File, 3) => {
+            visit.parent.read(Path::new(visit.name), 3).is_ok_and(|content| content == b"{}\n")
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

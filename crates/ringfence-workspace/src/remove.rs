@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::mem::MaybeUninit;
 use std::path::Path;
 
 use rustix::fs::{
@@ -12,12 +13,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::directory::{Directory, LISTABLE};
+use crate::directory::{Directory, LISTABLE, NAMES_BYTES};
 
 /// The name of a directory that was moved up is this and a number.
 const MOVED: &str = ".ringfence-remove-";
-/// Bytes of names that one call of the kernel returns.
-const NAMES_BYTES: usize = 32 << 10;
 
 /// Removes the directory `name` of `parent` and everything below it. No run may have access to it any more: permissions are
 /// changed by name.
@@ -68,8 +67,8 @@ fn unlock(parent: &Directory, name: &OsStr) -> io::Result<()> {
 fn pass(directory: &Directory, visit: &mut dyn FnMut(&OsStr, bool) -> io::Result<()>) -> io::Result<bool> {
     use std::os::unix::ffi::OsStrExt;
     seek(directory, rustix::fs::SeekFrom::Start(0))?;
-    let mut buffer = Vec::with_capacity(NAMES_BYTES);
-    let mut names = RawDir::new(directory, buffer.spare_capacity_mut());
+    let mut buffer = [MaybeUninit::uninit(); NAMES_BYTES];
+    let mut names = RawDir::new(directory, &mut buffer);
     let mut any = false;
     while let Some(entry) = names.next() {
         let entry = entry?;

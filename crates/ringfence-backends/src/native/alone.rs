@@ -120,6 +120,7 @@ pub(super) fn sandbox(
         workspace: workspace.to_owned(),
         identity: Some(survey.identity),
         placeholders: Vec::new(),
+        discarded: None,
         doors: Vec::new(),
         mounted: Vec::new(),
     })

@@ -11,6 +11,7 @@ use ringfence_core::backend::{Backend, Door, Happening, LaunchError, Sandbox, St
 use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
+use ringfence_core::paths::DISCARDED;
 use ringfence_core::plan::Plan;
 use ringfence_core::policy::Limits;
 use ringfence_linux::{Base, Groups, Placeholder, StandIn, StandIns};
@@ -21,11 +22,13 @@ use super::limits::Offer;
 use super::system::{self, System};
 use super::{alone, caps, plan};
 use crate::Surroundings;
+use crate::shared::concurrent::Registered;
 use crate::shared::{probing, repositories, run, survey};
 
 /// What a run leaves on the host, taken away when this is dropped. In this order.
 struct Traces {
     stand_ins: Option<StandIns>,
+    _registered: Option<Arc<Registered>>,
     _own: Option<alone::Own>,
     _groups: Groups,
 }
@@ -112,7 +115,7 @@ impl Native {
         }
         let program = system::program(request)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
-        let survey = survey::look(request, &self.around.home, &hidden)?;
+        let survey = survey::look(request, &self.around, &hidden)?;
         let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
             let message = format!("there is no place for a private home: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
@@ -123,7 +126,12 @@ impl Native {
         for (variable, place) in [("HOME", own.home()), ("TMPDIR", own.tmp())] {
             spec.env.insert(variable.into(), place.display().to_string());
         }
-        let traces = Traces { stand_ins: None, _own: Some(own), _groups: bounded.groups };
+        let traces = Traces {
+            stand_ins: None,
+            _registered: survey.registered,
+            _own: Some(own),
+            _groups: bounded.groups,
+        };
         Ok(Traceless { run: Box::new(idle.build(spec, request)?.with_notices(survey.notices)), traces })
     }
 
@@ -143,13 +151,15 @@ impl Native {
         })?;
         let program = system::program(&plan.request)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
-        let mut survey = survey::look(&plan.request, &self.around.home, &hidden)?;
+        let mut survey = survey::look(&plan.request, &self.around, &hidden)?;
         repositories::make(&plan.request, &mut survey, None).map_err(|error| {
             let message = format!("a private git directory cannot be made: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
         let bounded = self.offer().bound(&plan.request)?;
-        let spec = plan::spec(plan, base, (&program, &survey), &bounded)?;
+        let discarded = self.around.state.join(DISCARDED).join(format!("{}-stub", plan.request.run));
+        let discarded = discarded.to_str().is_some().then_some(discarded);
+        let spec = plan::spec(plan, base, (&program, &survey), &bounded, discarded.clone())?;
         let placed = plan::placeholders(&plan.request, &survey);
         if let Some(layer) = plan::layer(&plan.request) {
             make_ways(layer, plan.request.workspace.host().as_path(), &placed).map_err(|error| {
@@ -158,7 +168,13 @@ impl Native {
             })?;
         }
         stand_ins.answer_for(placed);
-        let traces = Traces { stand_ins: Some(stand_ins), _own: None, _groups: bounded.groups };
+        stand_ins.discard_to(discarded);
+        let traces = Traces {
+            stand_ins: Some(stand_ins),
+            _registered: survey.registered,
+            _own: None,
+            _groups: bounded.groups,
+        };
         let run = idle.out_of_reach().build(spec, &plan.request)?.with_notices(survey.notices);
         Ok(Traceless { run: Box::new(run), traces })
     }

@@ -7,7 +7,7 @@ use ringfence_core::paths::HostPath;
 use ringfence_core::plan::{GuestFile, Plan, Request};
 use ringfence_core::policy::{Limits, NetworkMode, Reach, WorkspaceAccess};
 use ringfence_gate::Spec;
-use ringfence_linux::{Access, Base, Grant, Placeholder, Sandbox, StandIn, Step, Walls};
+use ringfence_linux::{Access, Base, Covered, Grant, Placeholder, Sandbox, StandIn, Step, Walls};
 
 use super::limits::Bounded;
 use super::system::{Part, Program, System};
@@ -27,7 +27,7 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
     if request.policy.files.reach == Reach::Workspace {
         let seen = seen(&builder.steps);
         for (path, directory) in &system.secrets {
-            builder.steps.extend(hidden(&seen, path, *directory).into_iter().map(step));
+            builder.steps.extend(hidden(&seen, path, *directory).into_iter().map(|cover| step(cover, None)));
         }
     }
     for (place, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755)] {
@@ -50,14 +50,16 @@ fn home(request: &Request) -> Option<&str> {
     (home.starts_with('/') && !home.trim_matches('/').is_empty()).then_some(home)
 }
 
-/// What the gate is told.
+/// What the gate is told. Stub directories are moved to `discarded` at the end.
 pub(super) fn spec(
     plan: &Plan,
     base: &Base,
     (program, survey): (&Program, &Survey),
     bounded: &Bounded,
+    discarded: Option<PathBuf>,
 ) -> Result<Spec, LaunchError> {
-    spec_of(plan, sandbox(&plan.request, base, program, survey), program, bounded)
+    let sandbox = Sandbox { discarded, ..sandbox(&plan.request, base, program, survey) };
+    spec_of(plan, sandbox, program, bounded)
 }
 
 /// The same for a sandbox that was made otherwise.
@@ -135,7 +137,17 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
     for Shown { source, target, write } in repositories::mounts(request, survey, &private) {
         builder.bind(&source, &target, access(write));
     }
-    let covers = covers(request, survey, &seen).into_iter().map(step);
+    let covered = |cover: &Cover| {
+        let in_layer =
+            layer(request).is_some() && cover.target().starts_with(request.workspace.guest().as_path());
+        let id = *survey.ids.get(cover.source())?;
+        Some(Covered { id, below: in_layer.then(|| cover.source().to_owned()) })
+    };
+    let covers = covers(request, survey, &seen).into_iter();
+    let covers = covers.map(|cover| {
+        let covered = covered(&cover);
+        step(cover, covered)
+    });
     // The base has masked its own already.
     builder.steps.extend(covers.filter(|cover| !base.steps.contains(cover)));
     Sandbox {
@@ -148,6 +160,7 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         grants: builder.grants,
         cwd: request.workspace.guest().as_path().to_owned(),
         placeholders: placeholders(request, survey),
+        discarded: None,
         doors: run::doors(request),
         mounted: Vec::new(),
     }
@@ -213,11 +226,11 @@ fn access(write: bool) -> Access {
     if write { Access::Write } else { Access::Read }
 }
 
-fn step(cover: Cover) -> Step {
+fn step(cover: Cover, covered: Option<Covered>) -> Step {
     match cover {
-        Cover::Hold { target, write, .. } => Step::Hold { target, access: access(write) },
-        Cover::Hide { target, directory: true, .. } => Step::MaskDirectory { target },
-        Cover::Hide { target, directory: false, .. } => Step::MaskFile { target },
+        Cover::Hold { target, write, .. } => Step::Hold { target, access: access(write), covered },
+        Cover::Hide { target, directory: true, .. } => Step::MaskDirectory { target, covered },
+        Cover::Hide { target, directory: false, .. } => Step::MaskFile { target, covered },
     }
 }
 

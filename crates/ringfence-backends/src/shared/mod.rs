@@ -1,5 +1,6 @@
 //! What more than one backend needs. Nothing here knows a mode.
 
+pub(crate) mod concurrent;
 pub(crate) mod container;
 pub(crate) mod covers;
 pub(crate) mod gate;

@@ -8,21 +8,25 @@
     reason = "names are only looked at, part by part and without following links; contents are read beneath descriptors"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use globset::GlobSet;
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
 use ringfence_workspace::{Bounds, Directory, EntryKind, Next, Visit, walk};
 
+use super::concurrent::{self, HiddenFile, Registered, id_of};
 use super::repositories::{self, GitMount};
+use crate::Surroundings;
 
 /// How much of a workspace is scanned. The path of what is hidden has to fit into a mount's.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 5_000_000 };
@@ -30,6 +34,8 @@ const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 5_000_000 };
 const MAX_COVERS: usize = 4096;
 /// More of them in one directory than this, and the whole directory is hidden.
 const MAX_HIDDEN_IN_DIRECTORY: usize = 64;
+/// How often a workspace is scanned in which other runs move what has to be hidden.
+const MAX_SCANS: usize = 5;
 /// Most paths that a notice names.
 const MAX_NAMED: usize = 5;
 
@@ -56,6 +62,10 @@ pub(crate) struct Survey {
     pub(crate) missing: Vec<(PathBuf, StandIn)>,
     /// The device and the number of the workspace.
     pub(crate) identity: (u64, u64),
+    /// What is at the paths that are held or hidden below what the run sees.
+    pub(crate) ids: BTreeMap<PathBuf, DirectoryId>,
+    /// What this run hides, for others that start meanwhile. To be kept while the run lasts.
+    pub(crate) registered: Option<Arc<Registered>>,
     /// What a user should know of it.
     pub(crate) notices: Vec<String>,
 }
@@ -64,12 +74,37 @@ pub(super) fn refused(message: String) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
 }
 
-/// Scans. Besides what the policy names, `hidden` is hidden.
+/// Scans until nothing is missed that another run hides. Besides what the policy names, `hidden` is hidden.
 pub(crate) fn look(
     request: &Request,
-    home: &Path,
+    around: &Surroundings,
     hidden: &[(PathBuf, bool)],
 ) -> Result<Survey, LaunchError> {
+    let register = |error| refused(format!("the register of hidden files cannot be used: {error}"));
+    let mut missed = None;
+    for _ in 0..MAX_SCANS {
+        let mut survey = scan_once(request, &around.home, hidden)?;
+        survey.identify(request);
+        let others = concurrent::others(&around.state, &request.run).map_err(register)?;
+        missed = survey.missed(request, others);
+        if missed.is_none() {
+            let files: Vec<HiddenFile> = survey.hidden_files().collect();
+            let registered = concurrent::register(&around.state, &request.run, &files).map_err(register)?;
+            survey.registered = registered.map(Arc::new);
+            return Ok(survey);
+        }
+    }
+    let path = missed.map(|file| short(&file.path)).unwrap_or_default();
+    Err(LaunchError::Runtime(
+        Failure::new(
+            FailureClass::Unknown,
+            format!("{path} has to be hidden, and another run moved it while it was looked for"),
+        )
+        .with_remedy("start this run again when the other runs in this workspace have ended"),
+    ))
+}
+
+fn scan_once(request: &Request, home: &Path, hidden: &[(PathBuf, bool)]) -> Result<Survey, LaunchError> {
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
     let tree =
@@ -138,6 +173,8 @@ fn shown(path: &str) -> Result<PathBuf, LaunchError> {
 
 /// Where a path leads, if anywhere, and whether to a directory.
 pub(crate) fn real(path: &Path) -> Option<(PathBuf, bool)> {
+    // Most paths do not exist, and resolving one takes a call for each of its parts.
+    fs::symlink_metadata(path).ok()?;
     let real = fs::canonicalize(path).ok()?;
     let directory = real.is_dir();
     Some((real, directory))
@@ -179,6 +216,40 @@ struct Finds {
 }
 
 impl Survey {
+    /// Notes what is at the paths that get a cover where this run or another one may write. Everything that follows goes by
+    /// these identities: a path may lead elsewhere at the next look. Stub files come and go with the runs.
+    fn identify(&mut self, request: &Request) {
+        let shown = self.shown.iter().map(|(path, _)| path.as_path());
+        let roots: Vec<&Path> = [request.workspace.host().as_path()].into_iter().chain(shown).collect();
+        let hidden = self.hidden.iter().map(|(path, _)| path);
+        let paths = self.anchors.iter().chain(&self.protected).chain(hidden);
+        let is_stub = |path: &PathBuf| self.missing.iter().any(|(missing, _)| missing == path);
+        let paths = paths.filter(|path| roots.iter().any(|root| path.starts_with(root)) && !is_stub(path));
+        self.ids = paths.filter_map(|path| Some((path.clone(), id_of(path)?))).collect();
+    }
+
+    /// What is hidden, as it was identified.
+    fn hidden_files(&self) -> impl Iterator<Item = HiddenFile> {
+        let known = |(path, _): &(PathBuf, bool)| HiddenFile::of(path, *self.ids.get(path)?);
+        self.hidden.iter().filter_map(known)
+    }
+
+    /// A file that another run hides, that this one has to hide too, and that was not seen.
+    fn missed(&self, request: &Request, others: Vec<HiddenFile>) -> Option<HiddenFile> {
+        if others.is_empty() {
+            return None;
+        }
+        let denied = request.policy.files.denied().ok()?;
+        let seen: BTreeSet<DirectoryId> =
+            self.hidden.iter().filter_map(|(path, _)| self.ids.get(path).copied()).collect();
+        let shown = || self.shown.iter().map(|(path, _)| path.as_path());
+        let roots = || [request.workspace.host().as_path()].into_iter().chain(shown());
+        let is_denied = |file: &HiddenFile| {
+            roots().any(|root| file.path.strip_prefix(root).is_ok_and(|below| denied.is_match(below)))
+        };
+        others.into_iter().find(|file| is_denied(file) && !seen.contains(&file.id) && file.may_be_moved())
+    }
+
     /// Protects paths as they are, or reserves them: one that is missing is reserved at its outermost part.
     pub(super) fn protect(&mut self, root: &Path, names: &[String]) {
         for name in names {
@@ -443,7 +514,7 @@ fn git_tree(path: &Path) -> Option<&Path> {
 
 /// Directories with so many hidden entries that each one alone would cost more than the whole is worth.
 fn crowded(hidden: &[(PathBuf, bool)]) -> Vec<PathBuf> {
-    let mut counts: std::collections::BTreeMap<&Path, usize> = std::collections::BTreeMap::new();
+    let mut counts: BTreeMap<&Path, usize> = BTreeMap::new();
     let parents = hidden.iter().filter_map(|(path, _)| path.parent());
     for parent in parents.filter(|parent| !parent.as_os_str().is_empty()) {
         *counts.entry(parent).or_default() += 1;

@@ -154,8 +154,7 @@ pub(crate) fn filter(extra: Extra) -> Result<Vec<Op>, SeccompError> {
     if extra.pinned {
         rules.insert(number(libc::SYS_sched_setaffinity), vec![answer(DENY)]);
     }
-    let rules: Vec<(u32, Vec<Op>)> = rules.into_iter().collect();
-    program.extend(find(&rules));
+    program.extend(find(&ranges(rules)));
     Ok(program)
 }
 
@@ -169,18 +168,38 @@ fn skip(count: usize) -> Op {
     }
 }
 
-/// The operations that find a call among these and do what its rule says.
-fn find(rules: &[(u32, Vec<Op>)]) -> Vec<Op> {
-    match rules {
-        [] => vec![answer(ALLOW)],
-        [(call, then)] => {
-            let unequal = [unless_skip(libc::BPF_JEQ, *call), skip(1), answer(ALLOW)];
-            unequal.into_iter().chain(then.iter().copied()).collect()
+/// The first numbers of ranges of calls, and what is done with the calls of each range: neighbours with the same rule are one.
+fn ranges(rules: BTreeMap<u32, Vec<Op>>) -> Vec<(u32, Vec<Op>)> {
+    let mut ranges: Vec<(u32, Vec<Op>)> = vec![(0, vec![answer(ALLOW)])];
+    for (call, then) in rules {
+        // Between neighbours no call is left that passes.
+        ranges.pop_if(|(first, _)| *first == call);
+        if !ranges.last().is_some_and(|(_, last)| are_same(last, &then)) {
+            ranges.push((call, then));
         }
+        ranges.push((call.saturating_add(1), vec![answer(ALLOW)]));
+    }
+    ranges
+}
+
+fn are_same(some: &[Op], others: &[Op]) -> bool {
+    let fields = |op: &Op| (op.code, op.jt, op.jf, op.k);
+    some.iter().map(fields).eq(others.iter().map(fields))
+}
+
+/// The operations that find the range of a call and do what its rule says. The time to load a filter grows with its length.
+fn find(ranges: &[(u32, Vec<Op>)]) -> Vec<Op> {
+    match ranges {
+        [] => vec![answer(ALLOW)],
+        [(_, then)] => then.clone(),
         _ => {
-            let (lower, upper) = rules.split_at(rules.len() / 2);
+            let (lower, upper) = ranges.split_at(ranges.len() / 2);
             let (first, lower, upper) = (upper[0].0, find(lower), find(upper));
-            let split = [unless_skip(libc::BPF_JGE, first), skip(lower.len())];
+            // A jump on a condition is at most 255 operations long.
+            let split = match u8::try_from(lower.len()) {
+                Ok(length) => vec![Op { jt: length, jf: 0, ..unless_skip(libc::BPF_JGE, first) }],
+                Err(_) => vec![unless_skip(libc::BPF_JGE, first), skip(lower.len())],
+            };
             split.into_iter().chain(lower).chain(upper).collect()
         }
     }

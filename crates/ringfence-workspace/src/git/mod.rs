@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use import::{Import, Imported, RefChange, import, repository_of};
-pub use private::{Making, make, make_empty, remove, shared_parts};
+pub use private::{Making, make, make_empty, shared_parts};
 pub use program::find as find_git;
 pub use refs::RefsError;
 pub use repository::{Found, Kind, Repository, lexical};

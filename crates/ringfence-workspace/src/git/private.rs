@@ -331,12 +331,3 @@ pub fn make_empty(place: &Path) -> io::Result<()> {
         other => other,
     }
 }
-
-/// Removes the private git directories of a run with everything that it left there.
-pub fn remove(place: &Path) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let parent = Directory::open(&fs::canonicalize(parent)?).map_err(io::Error::other)?;
-    crate::remove_tree(&parent, name)
-}

@@ -18,6 +18,7 @@ use ringfence_core::capability::Capabilities;
 use ringfence_core::config::Settings;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::{Limits, WorkspaceAccess};
 use ringfence_gate::{Order, Stream};
@@ -33,6 +34,7 @@ use super::room::{Note, Room};
 use super::warm::{Handed, Pattern};
 use super::{Flavor, caps, undertaker};
 use crate::Surroundings;
+use crate::shared::concurrent::{Registered, id_of};
 use crate::shared::gate::{Body, Burial, Gate};
 use crate::shared::survey::{self, Survey};
 use crate::shared::{probing, repositories, run};
@@ -136,7 +138,7 @@ impl Containers {
         let workspace = request.workspace.host().as_path();
         let stand_ins = StandIns::share(workspace);
         let mut stand_ins = stand_ins.map_err(|error| broken("lock the workspace", &error))?;
-        let survey = survey::look(request, &self.around.home, &survey::state(&self.around.state))?;
+        let survey = survey::look(request, &self.around, &survey::state(&self.around.state))?;
         let room = Room::new(&self.around.state, &request.run);
         let room = room.map_err(|error| broken("make a place for the run", &error))?;
         let (seen, covers) = plan::seen(request, &survey);
@@ -185,6 +187,7 @@ impl Containers {
         let gate = self.around.gate.program.clone();
         let Ready { note, body, covered, over, survey, room, stand_ins, .. } = ready;
         let git = survey.git.len();
+        let _registered = survey.registered.clone();
         let furnished =
             |done: io::Result<()>| done.map_err(|error| broken("furnish the place of the run", &error));
         let pattern = (self.warm > 0).then(|| {
@@ -195,7 +198,8 @@ impl Containers {
         let handed = pattern.as_ref().and_then(|pattern| pattern.take(&self.around.state));
         let obtained = if let Some(Handed { name, room, control }) = handed {
             let refurnished = room.refurnish(&over);
-            let container = Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins };
+            let container =
+                Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins, _registered };
             let gone = Dropped(Some(Box::new(container)));
             furnished(refurnished)?;
             (control, gone.taken()?)
@@ -203,7 +207,8 @@ impl Containers {
             furnished(room.furnish(&over, git))?;
             let listener = room.listen().map_err(|error| broken("listen for the gate", &error))?;
             let name = note.container.clone();
-            let container = Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins };
+            let container =
+                Container { engine: engine.clone(), name, room, gate, _stand_ins: stand_ins, _registered };
             // From here on whatever goes wrong takes the container away.
             let gone = Dropped(Some(Box::new(container)));
             let control = start(engine, &note.container, body, &listener).map_err(LaunchError::Runtime)?;
@@ -212,6 +217,15 @@ impl Containers {
         if let Some(pattern) = &pattern {
             // A run goes on without; the next one is as slow as this one.
             let _ = pattern.keep(&self.around.gate.program, &self.around.state);
+        }
+        // The engine mounts by path, so the paths have to lead where they did when they were scanned.
+        let moved = |(path, id): (&PathBuf, &DirectoryId)| id_of(path) != Some(*id);
+        if let Some((path, _)) = survey.ids.iter().find(|(path, id)| moved((path, id))) {
+            let gone = Dropped(Some(obtained.1));
+            drop(gone);
+            let message = format!("{} was moved or replaced while the run started", path.display());
+            let failure = Failure::new(FailureClass::Unknown, message).with_remedy("start the run again");
+            return Err(LaunchError::Runtime(failure));
         }
         hand_over_git(request, &survey, &obtained.1.room)?;
         Ok(obtained)
@@ -362,6 +376,7 @@ struct Container {
     /// Our program.
     gate: PathBuf,
     _stand_ins: StandIns,
+    _registered: Option<Arc<Registered>>,
 }
 
 /// Takes a container away unless somebody else has taken it over.

@@ -315,6 +315,7 @@ impl Parts<'_> {
             workspace: workspace.guest().as_path().to_owned(),
             identity: write.then_some(self.survey.identity),
             placeholders: Vec::new(),
+            discarded: None,
             doors: match network_mode(self.network, self.request).as_str() {
                 "none" => run::doors(self.request),
                 // In a network with others a door would be theirs too.
