@@ -54,6 +54,9 @@ pub struct Sandbox {
     /// Where directories among them go, under this name and a number.
     #[serde(default)]
     pub discarded: Option<PathBuf>,
+    /// The entry in the register of hidden files. Its lock says that the run is going on, also when the host is killed.
+    #[serde(default)]
+    pub registered: Option<PathBuf>,
     /// The ports of its own loopback at which it comes to the broker.
     pub doors: Vec<u16>,
     /// With walls that somebody else has made: what has to be mounted there, for whoever replaces a file on the host takes

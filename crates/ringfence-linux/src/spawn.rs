@@ -1,11 +1,13 @@
 //! One clone into new namespaces, and the gate's side of what follows.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use ringfence_gate::{Elsewhere, Limit, Spawned, Spec, Status, WireError, read_frame, receive, send};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +87,7 @@ pub struct Child {
     line: UnixStream,
     /// Until nothing of the run is left.
     stand_ins: Option<StandIns>,
+    _registered: Option<File>,
     last_word: Option<Status>,
     groups: Groups,
     scope: bool,
@@ -254,8 +257,15 @@ impl Opened {
         stand_ins.answer_for(sandbox.placeholders.clone());
         stand_ins.discard_to(sandbox.discarded.clone());
         stand_ins.place().map_err(SpawnError::Placeholder)?;
+        let registered = sandbox.registered.as_ref().map(|path| {
+            let file = File::open(path)?;
+            flock(&file, FlockOperation::NonBlockingLockShared)?;
+            Ok(file)
+        });
+        let registered = registered.transpose().map_err(SpawnError::Placeholder)?;
         let Self { pid, line, kind } = self;
         let child = Child {
+            _registered: registered,
             pid,
             line,
             stand_ins: Some(stand_ins),

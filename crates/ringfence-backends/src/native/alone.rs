@@ -121,6 +121,7 @@ pub(super) fn sandbox(
         identity: Some(survey.identity),
         placeholders: Vec::new(),
         discarded: None,
+        registered: None,
         doors: Vec::new(),
         mounted: Vec::new(),
     })

@@ -58,7 +58,8 @@ pub(super) fn spec(
     bounded: &Bounded,
     discarded: Option<PathBuf>,
 ) -> Result<Spec, LaunchError> {
-    let sandbox = Sandbox { discarded, ..sandbox(&plan.request, base, program, survey) };
+    let registered = survey.registered.as_ref().map(|entry| entry.path().to_owned());
+    let sandbox = Sandbox { discarded, registered, ..sandbox(&plan.request, base, program, survey) };
     spec_of(plan, sandbox, program, bounded)
 }
 
@@ -161,6 +162,7 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         cwd: request.workspace.guest().as_path().to_owned(),
         placeholders: placeholders(request, survey),
         discarded: None,
+        registered: None,
         doors: run::doors(request),
         mounted: Vec::new(),
     }

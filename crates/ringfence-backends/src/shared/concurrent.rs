@@ -62,8 +62,15 @@ pub(crate) fn id_of(path: &Path) -> Option<DirectoryId> {
 #[derive(Debug)]
 pub(crate) struct Registered {
     path: PathBuf,
-    /// Its lock says that the run is going on.
+    /// Its lock says that the run is going on. The gate has one too.
     _lock: File,
+}
+
+impl Registered {
+    /// The entry.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Drop for Registered {
@@ -83,7 +90,7 @@ pub(crate) fn register(state: &Path, run: &RunId, files: &[HiddenFile]) -> io::R
     // Under another name until it is locked and whole, so that no other run reads or removes it before.
     let draft = directory.join(format!("{run}.new"));
     let mut lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let written = flock(&lock, FlockOperation::NonBlockingLockExclusive)
+    let written = flock(&lock, FlockOperation::NonBlockingLockShared)
         .map_err(io::Error::from)
         .and_then(|()| Ok(serde_json::to_vec(files)?))
         .and_then(|text| lock.write_all(&text))
@@ -118,7 +125,7 @@ fn read(path: &Path) -> io::Result<Vec<HiddenFile>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
         // Its run is over.
         let _ = fs::remove_file(path);
         return Ok(Vec::new());

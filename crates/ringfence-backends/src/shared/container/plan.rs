@@ -316,6 +316,7 @@ impl Parts<'_> {
             identity: write.then_some(self.survey.identity),
             placeholders: Vec::new(),
             discarded: None,
+            registered: None,
             doors: match network_mode(self.network, self.request).as_str() {
                 "none" => run::doors(self.request),
                 // In a network with others a door would be theirs too.
