@@ -7,16 +7,16 @@ use std::process::Command;
 
 use crate::support::{Place, Ran};
 
-fn exec(place: &Place, script: &str) -> Ran {
+pub(crate) fn exec(place: &Place, script: &str) -> Ran {
     place.run(&["exec", "--mode", "native", "--", "sh", "-c", script])
 }
 
-fn exec_at(place: &Place, at: &Path, script: &str) -> Ran {
+pub(crate) fn exec_at(place: &Place, at: &Path, script: &str) -> Ran {
     place.run(&["exec", "--mode", "native", "-C", at.to_str().unwrap(), "--", "sh", "-c", script])
 }
 
 /// Git on the host, as the user would call it.
-fn git(at: &Path, args: &[&str]) -> (bool, String) {
+pub(crate) fn git(at: &Path, args: &[&str]) -> (bool, String) {
     let mut command = Command::new("git");
     for (name, value) in [
         ("AUTHOR_NAME", "u"),
@@ -32,7 +32,7 @@ fn git(at: &Path, args: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
-fn repository(at: &Path) {
+pub(crate) fn repository(at: &Path) {
     fs::create_dir_all(at).unwrap();
     assert!(git(at, &["init", "-q", "-b", "main"]).0);
     fs::write(at.join("file"), "1\n").unwrap();
@@ -50,14 +50,14 @@ fn limited(place: &Place, args: &[&str], bytes: u64) -> Ran {
 }
 
 /// A script that shows that it was executed.
-fn trap(place: &Place) -> (String, PathBuf) {
+pub(crate) fn trap(place: &Place) -> (String, PathBuf) {
     let (script, mark) = (place.home().join("trap"), place.home().join("executed"));
     fs::write(&script, format!("#!/bin/sh\ntouch '{}'\n", mark.display())).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     (script.display().to_string(), mark)
 }
 
-fn assert_reported(place: &Place, path: &str) {
+pub(crate) fn assert_reported(place: &Place, path: &str) {
     let shown = place.run(&["runs", "show", "last", "--json"]).json();
     let files = shown["result"]["executed_later"].as_array().cloned().unwrap_or_default();
     assert!(files.iter().any(|file| file["path"] == path), "{path} is not reported: {shown}");

@@ -44,6 +44,8 @@ mod daemon;
 mod dashboard;
 mod files;
 mod git;
+mod git_configuration;
+mod git_refs;
 mod inputs;
 mod kernel;
 mod overlays;

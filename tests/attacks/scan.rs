@@ -66,16 +66,52 @@ fn a_directory_that_cannot_be_searched_is_hidden_and_reported() {
 }
 
 #[test]
-fn a_denied_link_hides_what_it_leads_to_in_the_workspace_alone() {
+fn a_denied_link_hides_nothing_but_itself() {
     let place = Place::new();
-    fs::create_dir(place.work().join("conf")).unwrap();
-    fs::write(place.work().join("conf/prod"), "canary").unwrap();
-    symlink("conf/prod", place.work().join(".env")).unwrap();
-    symlink(place.work().join("conf/prod"), place.work().join("b.pem")).unwrap();
-    symlink("/usr/bin", place.work().join("c.pem")).unwrap();
-    let ran = exec(&place, "cat conf/prod .env b.pem; ls /usr/bin | grep -c .");
-    assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
-    assert!(ran.stdout.trim().parse::<u32>().unwrap() > 10, "{}", ran.stdout);
+    for name in ["src", "keys"] {
+        fs::create_dir(place.work().join(name)).unwrap();
+    }
+    fs::write(place.work().join("src/main.rs"), "fn main() {}").unwrap();
+    fs::write(place.work().join("keys/a.pem"), "canary").unwrap();
+    exec(&place, "ln -s src k.pem; ln -s src/main.rs .env; ln -s keys/a.pem plain; ln -s /usr/bin c.pem; ln -s . d.pem")
+        .expect_code(0);
+    let ran = exec(
+        &place,
+        "cat src/main.rs k.pem/main.rs && echo 2 > src/lib.rs && ls /usr/bin > /dev/null && echo fine; cat plain keys/a.pem",
+    );
+    assert!(ran.stdout.contains("fine") && !ran.stdout.contains("canary"), "{} {}", ran.stdout, ran.stderr);
+    let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+    assert!(notices.contains("links with denied names") && notices.contains("k.pem"), "{notices}");
+}
+
+/// Each denied or protected path is a mount, so there is a most of them. A run must not use that up for the next.
+#[test]
+fn any_number_of_denied_and_protected_files_refuses_no_run() {
+    for (names, file, hidden, notice) in [
+        ("[f'x/{i}' for i in range(5000)]", ".env", "x", "hidden whole"),
+        ("[f'x{i}' for i in range(300)]", "*.pem", "x1", "hidden whole"),
+        ("[f'd{i}' for i in range(5000)]", ".env", "", ""),
+        ("[f'p/{i}' for i in range(5000)]", ".envrc", "", "read-only as a whole"),
+    ] {
+        let leave = &format!(
+            "python3 -c \"import os
+for d in {names}:
+    os.makedirs(d)
+    for f in [str(i) + '.pem' for i in range(20)] if '{file}' == '*.pem' else ['{file}']:
+        open(d + '/' + f, 'w').write('x' if d[0] == 'p' else 'canary')\""
+        );
+        let place = Place::new();
+        fs::create_dir(place.work().join("src")).unwrap();
+        exec(&place, leave).expect_code(0);
+        let ran = exec(
+            &place,
+            "echo 1 > src/a && echo fine; grep -rs canary . | head -c 100; ls x x1; echo x > p/7/.envrc",
+        );
+        assert!(ran.stdout.starts_with("fine\n"), "{leave}: {} {}", ran.stdout, ran.stderr);
+        assert!(!ran.stdout.contains("canary"), "{leave}: {}", ran.stdout);
+        let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+        assert!(notices.contains(notice) && notices.contains(hidden), "{leave}: {notices}");
+    }
 }
 
 #[test]
@@ -212,4 +248,42 @@ fn a_run_that_moves_directories_uncovers_nothing_for_another() {
     mover.wait().unwrap();
     // What it started ends a moment later.
     crate::support::wait_for("a run that starts", || run().then_some(()));
+}
+
+#[test]
+fn a_link_in_the_path_of_a_workspace_is_reported() {
+    let place = Place::new();
+    let (mono, other) = (place.work().join("mono"), place.work().join("other"));
+    for directory in [&mono, &other] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    let at = |path: &std::path::Path| {
+        place.run(&["exec", "--mode", "native", "-C", path.to_str().unwrap(), "--", "true"]).expect_code(0)
+    };
+    at(&mono);
+    place
+        .run(&["exec", "--mode", "native", "-C", "mono", "--", "ln", "-s", "../other", "link"])
+        .expect_code(0);
+    let real = other.canonicalize().unwrap();
+    let ran = at(&mono.join("link"));
+    let expected = format!("the workspace is {}:", real.display());
+    assert_eq!(ran.stderr.matches(&expected).count(), 1, "{}", ran.stderr);
+    assert_eq!(at(&real).stderr, "");
+    assert_eq!(at(&real.join("../other/.")).stderr, "");
+}
+
+#[test]
+fn a_program_without_a_terminal_is_told_of_files_that_are_executed_later() {
+    let place = Place::new();
+    // Decoys whose names come first do not hide what git executes.
+    let ran = exec(
+        &place,
+        "for i in $(seq 60); do mkdir -p a/$i; echo '{ \"x\": 1 }' > a/$i/package.json; done; git init -q z",
+    )
+    .expect_code(0);
+    let told: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("programs execute")).collect();
+    assert_eq!(told.len(), 1, "{}", ran.stderr);
+    assert!(told[0].contains("programs execute: z/.git (git executes"), "{}", told[0]);
+    let quiet = exec(&place, "echo 1 > plain").expect_code(0);
+    assert_eq!(quiet.stderr, "");
 }

@@ -596,7 +596,8 @@ fn a_bent_pointer_opens_no_other_repository() {
 fn links_and_other_names_lead_to_nothing_hidden_or_protected() {
     let place = Place::new();
     fs::create_dir(place.work().join("conf")).unwrap();
-    fs::write(place.work().join("conf/prod"), "secret").unwrap();
+    fs::write(place.work().join("conf/.env"), "secret").unwrap();
+    fs::hard_link(place.work().join("conf/.env"), place.work().join("conf/prod")).unwrap();
     std::os::unix::fs::symlink("conf/prod", place.work().join(".env")).unwrap();
     fs::write(place.work().join(".mcp.json"), "{}").unwrap();
     fs::hard_link(place.work().join(".mcp.json"), place.work().join("alias")).unwrap();

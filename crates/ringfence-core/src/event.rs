@@ -181,6 +181,10 @@ pub struct GitRef {
     /// The ref that names that object, if its own had changed meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_as: Option<String>,
+    /// The ref that names the object that it named before, if the run deleted the ref or moved it to other commits than later
+    /// ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_kept_as: Option<String>,
 }
 
 /// A file that another program executes later.
@@ -190,6 +194,9 @@ pub struct ExecutedLater {
     pub path: PlainText,
     /// What executes it, in a short sentence.
     pub why: String,
+    /// The ref whose commits hold it, if a commit of the run changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<String>,
 }
 
 /// A file that an agent named in its last word.

@@ -1,25 +1,48 @@
-//! Files of a run that other programs execute later, for its result.
+//! Files of a run that other programs execute later, for its result: in the workspace, and in the commits that it made.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringfence_core::event::ExecutedLater;
 use ringfence_workspace::Directory;
-use ringfence_workspace::executed::{Report, search};
+use ringfence_workspace::executed::{ExecutedBy, MAX_REPORTED, Report, search};
 
 /// How long the search may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most files that a notice names.
+const MAX_NAMED: usize = 5;
+
+/// A file that another program executes later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutedFile {
+    /// What executes it.
+    pub by: ExecutedBy,
+    /// Its path, from the workspace.
+    pub path: PathBuf,
+    /// The ref whose commits hold it, if a commit of the run changed it.
+    pub git_ref: Option<String>,
+}
+
+impl From<ExecutedFile> for ExecutedLater {
+    fn from(file: ExecutedFile) -> Self {
+        Self {
+            path: file.path.display().to_string().into(),
+            why: file.by.describe().to_owned(),
+            git_ref: file.git_ref,
+        }
+    }
+}
 
 /// Searches a workspace for what changed since `marker` was written. The notice says what was not searched.
 #[expect(clippy::disallowed_methods, reason = "the marker is in the state directory, which no run sees")]
-pub(crate) fn later(workspace: &Path, marker: &Path) -> (Vec<ExecutedLater>, Option<String>) {
+pub(crate) fn later(workspace: &Path, marker: &Path) -> (Vec<ExecutedFile>, Option<String>) {
     let since = std::fs::symlink_metadata(marker).map(|data| (data.ctime(), data.ctime_nsec()));
     let Ok(since) = since else { return (Vec::new(), None) };
     let searched = Directory::open(workspace)
         .map_err(std::io::Error::other)
         .and_then(|tree| search(&tree, since, Instant::now() + SEARCH_TIMEOUT));
-    let Report { files, complete } = match searched {
+    let Report { files, more, complete } = match searched {
         Ok(report) => report,
         Err(error) => {
             let notice =
@@ -27,23 +50,95 @@ pub(crate) fn later(workspace: &Path, marker: &Path) -> (Vec<ExecutedLater>, Opt
             return (Vec::new(), Some(notice));
         }
     };
-    let notice = (!complete)
-        .then(|| "not all of the workspace was searched for files that programs execute later".to_owned());
-    let of = |file: ringfence_workspace::executed::Executed| ExecutedLater {
-        path: file.path.display().to_string().into(),
-        why: file.by.describe().to_owned(),
+    let notice = match (complete, more) {
+        (true, 0) => None,
+        (true, more) => Some(format!("{more} more files that programs execute later are not listed")),
+        (false, _) => {
+            Some("not all of the workspace was searched for files that programs execute later".to_owned())
+        }
+    };
+    let of = |file: ringfence_workspace::executed::Executed| ExecutedFile {
+        by: file.by,
+        path: file.path,
+        git_ref: None,
     };
     (files.into_iter().map(of).collect(), notice)
 }
 
-/// What a user is told of these files.
-pub(crate) fn notice(files: &[ExecutedLater]) -> Option<String> {
-    let named: Vec<String> = files.iter().map(|file| format!("{} ({})", file.path, file.why)).collect();
-    let what = if named.len() == 1 { "a file" } else { "files" };
-    (!named.is_empty()).then(|| {
-        format!(
-            "look before you use it: the run made or changed {what} that programs execute: {}",
-            named.join(", ")
-        )
+/// Puts both lists together, the most dangerous first. A file that is in both is listed once, with its ref.
+pub(crate) fn merge(mut files: Vec<ExecutedFile>, commits: Vec<ExecutedFile>) -> Vec<ExecutedLater> {
+    for commit in commits {
+        match files.iter_mut().find(|file| file.path == commit.path) {
+            Some(known) => known.git_ref = known.git_ref.take().or(commit.git_ref),
+            None => files.push(commit),
+        }
+    }
+    // What was found in the workspace is in this order already, and keeps it.
+    files.sort_by_key(|file| file.by);
+    files.truncate(MAX_REPORTED);
+    files.into_iter().map(Into::into).collect()
+}
+
+/// What a user is told of these files, on one line.
+pub fn notice(files: &[ExecutedLater]) -> Option<String> {
+    let named = files.iter().take(MAX_NAMED).map(|file| {
+        let commits = file.git_ref.as_ref().map(|name| format!(", in commits of {name}")).unwrap_or_default();
+        format!("{} ({}{commits})", file.path, file.why)
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = match files.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more, see `ringfence runs show`"),
+    };
+    let what = if files.len() == 1 { "a file" } else { "files" };
+    (!files.is_empty()).then(|| {
+        let message = format!(
+            "look before you use it: the run made or changed {what} that programs execute: {named}{more}"
+        );
+        message.replace('\n', " ")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_workspace::executed::ExecutedBy;
+
+    use super::{ExecutedFile, merge, notice};
+
+    fn file(by: ExecutedBy, path: &str, git_ref: Option<&str>) -> ExecutedFile {
+        ExecutedFile { by, path: path.into(), git_ref: git_ref.map(str::to_owned) }
+    }
+
+    #[test]
+    fn files_of_commits_are_merged_by_danger() {
+        let files = vec![
+            file(ExecutedBy::Git, "sub/.git", None),
+            file(ExecutedBy::PackageManager, "package.json", None),
+        ];
+        let commits = vec![
+            file(ExecutedBy::PackageManager, "package.json", Some("refs/heads/main")),
+            file(ExecutedBy::Git, ".gitmodules", Some("refs/heads/x")),
+        ];
+        let merged = merge(files, commits);
+        let found: Vec<_> =
+            merged.iter().map(|file| (file.path.to_string(), file.git_ref.as_deref())).collect();
+        assert_eq!(
+            found,
+            [
+                ("sub/.git".into(), None),
+                (".gitmodules".into(), Some("refs/heads/x")),
+                ("package.json".into(), Some("refs/heads/main"))
+            ]
+        );
+        let told = notice(&merged).unwrap();
+        assert!(told.contains("names, in commits of refs/heads/main)") && !told.contains('\n'), "{told}");
+    }
+
+    #[test]
+    fn a_notice_names_a_few_and_counts_the_rest() {
+        let files = (0..20).map(|number| file(ExecutedBy::Shell, &format!("{number}/.envrc"), None));
+        let told = notice(&merge(files.collect(), Vec::new())).unwrap();
+        assert!(told.contains("4/.envrc") && !told.contains("5/.envrc") && told.contains("and 15 more"));
+        assert_eq!(notice(&[]), None);
+    }
 }

@@ -1,18 +1,23 @@
 //! Imports what runs committed in their private git directories.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ringfence_core::event::GitRef;
+use ringfence_core::event::{ExecutedLater, GitRef};
 use ringfence_core::ids::RunId;
 use ringfence_store::runs::{Progress, Runs};
 use ringfence_workspace::Directory;
 use ringfence_workspace::git::{self, Import, Imported};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::executed::{self, ExecutedFile};
+
 /// The file that says that the import of a lost run was tried.
 const TRIED: &str = "tried";
+/// Most refs that notices name.
+const MAX_NAMED: usize = 5;
 /// How long an import may take.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -21,6 +26,8 @@ const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
 pub struct ImportedRefs {
     /// Refs that the run changed.
     pub refs: Vec<GitRef>,
+    /// Files in its commits that programs execute later.
+    pub executed: Vec<ExecutedFile>,
     /// What a user should know.
     pub notices: Vec<String>,
 }
@@ -42,7 +49,7 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
     for one in std::iter::once(place.clone()).chain(others.map(|name| place.join(name))) {
         let import = Import { place: &one, run: run.as_str(), git: program.as_deref(), deadline };
         match git::import(import) {
-            Ok(imported) => all.add(imported, &one),
+            Ok(imported) => all.add(imported, &one, workspace),
             Err(error) => {
                 failed = true;
                 all.notices.push(format!(
@@ -59,7 +66,7 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
 }
 
 impl ImportedRefs {
-    fn add(&mut self, imported: Imported, place: &Path) {
+    fn add(&mut self, imported: Imported, place: &Path, workspace: &Path) {
         let repository = git::repository_of(place).unwrap_or_default();
         let of = |change: git::RefChange| GitRef {
             repository: repository.clone(),
@@ -67,9 +74,57 @@ impl ImportedRefs {
             from: change.from,
             to: change.to,
             kept_as: change.kept_as,
+            from_kept_as: change.from_kept_as,
         };
+        // A linked worktree has its git directory elsewhere; its own directory is the workspace.
+        let tree = repository.parent().and_then(|tree| tree.strip_prefix(workspace).ok());
+        let tree = tree.unwrap_or(Path::new(""));
+        let executed = imported.executed_later.into_iter().map(|file| ExecutedFile {
+            by: file.by,
+            path: tree.join(file.path),
+            git_ref: Some(file.git_ref),
+        });
+        self.executed.extend(executed);
         self.refs.extend(imported.refs.into_iter().map(of));
         self.notices.extend(imported.notices);
+    }
+
+    /// Files in its commits that programs execute later, the most dangerous first.
+    pub fn executed_later(&self) -> Vec<ExecutedLater> {
+        executed::merge(self.executed.clone(), Vec::new())
+    }
+
+    /// What a user is told of these files.
+    pub fn executed_notice(&self) -> Option<String> {
+        executed::notice(&self.executed_later())
+    }
+
+    /// What a user is told of refs that the run deleted or moved back.
+    pub(crate) fn kept_notices(&self) -> Vec<String> {
+        let kept = self.refs.iter().filter_map(|git_ref| Some((git_ref, git_ref.from_kept_as.as_ref()?)));
+        let told = kept.take(MAX_NAMED).map(|(GitRef { name, to, .. }, kept)| {
+            let what = if to.is_some() { "moved to other commits" } else { "deleted" };
+            format!("{name} was {what}; what it named before is kept as {kept}")
+        });
+        told.collect()
+    }
+}
+
+/// Removes the refs that name what refs of the user named before a run. Part of removing the run; a repository that is not
+/// there any more has none.
+pub fn forget(runs: &Runs, run: &RunId, path: &str) {
+    let Ok(Progress::Ended(result)) = runs.progress(run) else { return };
+    let mut kept: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
+    for git_ref in result.git_refs {
+        if let Some(name) = git_ref.from_kept_as {
+            kept.entry(git_ref.repository).or_default().push(name);
+        }
+    }
+    for (repository, names) in kept {
+        let tree = repository.parent().unwrap_or(Path::new("/"));
+        let Some(program) = git::find_git(path, tree) else { return };
+        // What cannot be removed is named after the run, for the user to remove.
+        let _ = git::forget(&repository, run.as_str(), &names, &program);
     }
 }
 
@@ -95,6 +150,8 @@ pub(crate) fn import_lost(runs: &Runs, this: &RunId, path: &str, workspace: &Pat
             notices
                 .push(format!("commits of run {run}, which was lost, were imported: {}", names.join(", ")));
         }
+        notices.extend(imported.kept_notices());
+        notices.extend(imported.executed_notice());
         notices.extend(imported.notices);
     }
     notices

@@ -278,16 +278,19 @@ pub fn run(
             let _ = watchers.tell(Event::Notice { message: message.into() });
         }
     }
-    let imported = match plan.request.git.is_some() && !job.layer {
-        true => git::import(runs, &run, search_path(job), job.workspace.host().as_path()),
-        false => ImportedRefs::default(),
-    };
+    // Before the import, which writes in git directories of the workspace.
     let (executed_later, unsearched) = match is_searched(job, &plan) {
         true => executed::later(job.workspace.host().as_path(), &runs.record_file(&run)),
         false => (Vec::new(), None),
     };
+    let imported = match plan.request.git.is_some() && !job.layer {
+        true => git::import(runs, &run, search_path(job), job.workspace.host().as_path()),
+        false => ImportedRefs::default(),
+    };
+    let kept = imported.kept_notices();
+    let executed_later = executed::merge(executed_later, imported.executed);
     let told = executed::notice(&executed_later);
-    for message in imported.notices.into_iter().chain(told).chain(unsearched) {
+    for message in imported.notices.into_iter().chain(kept).chain(told).chain(unsearched) {
         let _ = watchers.tell(Event::Notice { message: message.into() });
     }
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);

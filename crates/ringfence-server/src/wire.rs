@@ -427,12 +427,16 @@ pub(crate) struct GitRef {
     /// The ref that names that object, if its own had changed meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kept_as: Option<String>,
+    /// The ref that names the object that it named before, if the run deleted the ref or moved it to other commits than later
+    /// ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) from_kept_as: Option<String>,
 }
 
 impl From<event::GitRef> for GitRef {
     fn from(git_ref: event::GitRef) -> Self {
-        let event::GitRef { repository, name, from, to, kept_as } = git_ref;
-        Self { repository: repository.display().to_string(), name, from, to, kept_as }
+        let event::GitRef { repository, name, from, to, kept_as, from_kept_as } = git_ref;
+        Self { repository: repository.display().to_string(), name, from, to, kept_as, from_kept_as }
     }
 }
 
@@ -443,11 +447,14 @@ pub(crate) struct ExecutedLater {
     pub(crate) path: String,
     /// What executes it.
     pub(crate) why: String,
+    /// The ref whose commits hold it, if a commit of the run changed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) git_ref: Option<String>,
 }
 
 impl From<event::ExecutedLater> for ExecutedLater {
     fn from(file: event::ExecutedLater) -> Self {
-        Self { path: file.path.to_string(), why: file.why }
+        Self { path: file.path.to_string(), why: file.why, git_ref: file.git_ref }
     }
 }
 

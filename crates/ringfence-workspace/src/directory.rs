@@ -4,8 +4,8 @@ use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
@@ -224,11 +224,6 @@ impl Directory {
         Some(value[..length].to_vec())
     }
 
-    /// Device and inode of what a symbolic link in this directory leads to. Nothing is opened.
-    pub fn target_id(&self, name: &OsStr) -> io::Result<DirectoryId> {
-        Ok(Metadata(statat(&self.descriptor, name, AtFlags::empty())?).id())
-    }
-
     /// Opens a regular file below this directory for reading. Anything else is an error, and a FIFO does not block.
     pub fn file(&self, path: &Path) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -261,27 +256,6 @@ impl Directory {
             }
             (_, None) => Ok(Metadata(fstat(&self.descriptor)?)),
         }
-    }
-
-    /// Reads where a symbolic link in this directory leads.
-    pub fn link(&self, name: &OsStr) -> io::Result<PathBuf> {
-        let target = rustix::fs::readlinkat(&self.descriptor, name, Vec::new())?;
-        Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
-    }
-
-    /// Finds what a path below this directory names, links followed as long as they stay beneath. Nothing is opened for
-    /// reading. The result is the path from this directory, without links.
-    pub fn resolve(&self, path: &Path) -> io::Result<(PathBuf, Metadata)> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let found = openat2(&self.descriptor, path, flags, Mode::empty(), ResolveFlags::BENEATH)?;
-        let name = |descriptor: &OwnedFd| -> io::Result<PathBuf> {
-            let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-            let name = rustix::fs::readlinkat(CWD, link, Vec::new())?;
-            Ok(PathBuf::from(OsString::from_vec(name.into_bytes())))
-        };
-        let (here, there) = (name(&self.descriptor)?, name(&found)?);
-        let below = there.strip_prefix(&here).map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
-        Ok((below.to_owned(), Metadata(fstat(&found)?)))
     }
 
     /// Calls `visit` with each name in this directory, its kind and the number of its inode, in no order, until it returns

@@ -16,20 +16,20 @@ const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 300_000 };
 /// Most files that are reported.
 pub const MAX_REPORTED: usize = 50;
 
-/// What executes a file.
+/// What executes a file, the most dangerous first: what happens without a question comes before what a user starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutedBy {
     /// Git, by the configuration or the hooks of a repository.
     Git,
-    /// An editor.
-    Editor,
     /// A shell.
     Shell,
-    /// A package manager or a build tool.
-    PackageManager,
+    /// An editor.
+    Editor,
     /// An agent CLI.
     AgentCli,
+    /// A package manager or a build tool.
+    PackageManager,
 }
 
 impl ExecutedBy {
@@ -57,9 +57,11 @@ pub struct Executed {
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The files, in the order of their paths, at most [`MAX_REPORTED`].
+    /// The files, the most dangerous and least deep first, at most [`MAX_REPORTED`].
     pub files: Vec<Executed>,
-    /// Whether everything was searched and reported.
+    /// How many more there are.
+    pub more: usize,
+    /// Whether everything was searched.
     pub complete: bool,
 }
 
@@ -132,12 +134,12 @@ pub fn search(workspace: &Directory, since: (i64, i64), deadline: Instant) -> io
         }
         look(visit, since, &mut files)
     })?;
-    files.sort();
+    files.sort_by_cached_key(|file| (file.by, file.path.components().count(), file.path.clone()));
     files.dedup();
-    let complete =
-        !late && !unvisited.more && unvisited.directories.is_empty() && files.len() <= MAX_REPORTED;
+    let complete = !late && !unvisited.more && unvisited.directories.is_empty();
+    let more = files.len().saturating_sub(MAX_REPORTED);
     files.truncate(MAX_REPORTED);
-    Ok(Report { files, complete })
+    Ok(Report { files, more, complete })
 }
 
 fn look(visit: &Visit<'_>, since: (i64, i64), files: &mut Vec<Executed>) -> Next {
@@ -229,6 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn decoys_do_not_push_git_out_of_the_report() {
+        let names = found(|root| {
+            for number in 0..60 {
+                write(root, &format!("a/{number}/package.json"), "{\"scripts\": {}}");
+            }
+            write(root, "z/deep/.git/config", "[core]\n");
+            write(root, "z/.git/config", "[core]\n");
+        });
+        assert_eq!(names[..2], ["z/.git", "z/deep/.git"]);
+        assert_eq!(names.len(), super::MAX_REPORTED);
+    }
+
+    #[test]
     fn files_of_editors_shells_and_packages_are_found_and_stubs_are_not() {
         let names = found(|root| {
             write(root, "a/.envrc", "evil");
@@ -239,7 +254,7 @@ mod tests {
             write(root, ".envrc", "");
             write(root, "src/main.rs", "fn main() {}");
         });
-        assert_eq!(names, ["a/.envrc", "a/.vscode/tasks.json", "b/.cargo/config.toml", "b/package.json"]);
+        assert_eq!(names, ["a/.envrc", "a/.vscode/tasks.json", "b/package.json", "b/.cargo/config.toml"]);
     }
 
     #[test]

@@ -23,7 +23,10 @@ pub enum ReadError {
 impl ReadError {
     /// Whether the file does not exist.
     pub fn is_missing(&self) -> bool {
-        matches!(self, ReadError::Io(error) if error.kind() == io::ErrorKind::NotFound)
+        let missing = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        };
+        matches!(self, ReadError::Io(error) if missing(error))
     }
 }
 

@@ -37,8 +37,8 @@ impl HiddenFiles {
     }
 
     /// Searches a workspace for what `denied` says of a path below it. Files in a denied directory are added one by one as
-    /// well, because they may have a second name elsewhere; so is the target of a denied link. A directory that cannot be
-    /// searched is hidden as a whole. At most `limit` entries are looked at.
+    /// well, because they may have a second name elsewhere. What a denied link leads to is not added: its own name decides.
+    /// A directory that cannot be searched is hidden as a whole. At most `limit` entries are looked at.
     pub fn search(&mut self, root: &Directory, denied: &dyn Fn(&Path) -> bool, limit: usize) {
         let mut search =
             Search { hidden: self, denied, left: limit, directories: vec![(PathBuf::new(), false)] };
@@ -69,9 +69,6 @@ impl Search<'_> {
             let denied = inherited || (self.denied)(&inner);
             if denied {
                 self.hidden.ids.extend(directory.metadata(Path::new(name)).map(|data| data.id()));
-                if kind == EntryKind::Link {
-                    self.hidden.ids.extend(directory.target_id(name));
-                }
             }
             if kind == EntryKind::Directory {
                 match inner.as_os_str().len() < MAX_PATH_BYTES {
@@ -131,9 +128,10 @@ mod tests {
         let (_place, root) = workspace();
         let hidden = search(&root, 1000);
         let is_hidden = |path: &str| hidden.contains(root.metadata(Path::new(path)).unwrap().id());
-        for path in ["secrets", "secrets/key", "alias", "x.pem", "target"] {
+        for path in ["secrets", "secrets/key", "alias", "x.pem"] {
             assert!(is_hidden(path), "{path}");
         }
+        assert!(!is_hidden("target"), "a link must not hide what it leads to");
         assert!(!is_hidden("open.txt") && !is_hidden("") && !hidden.is_incomplete());
     }
 

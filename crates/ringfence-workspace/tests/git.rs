@@ -80,6 +80,7 @@ impl Place {
             denied: &GlobSet::empty(),
             excluded: &[],
             owner: None,
+            index_budget: 1 << 20,
         })
         .unwrap();
     }
@@ -285,6 +286,7 @@ fn a_linked_worktree_commits_on_its_own_branch() {
         denied: &denied,
         excluded: &[],
         owner: None,
+        index_budget: 1 << 20,
     };
     make(making).unwrap();
     let name = repository.own().file_name().unwrap().to_owned();

@@ -167,11 +167,19 @@ impl Observer for Through {
             Event::Notice { message } if io::stderr().is_terminal() => {
                 indented(format!("{YELLOW}!{YELLOW:#} {message}"));
             }
-            // A failure of the program's own has its exit code to speak for it.
-            Event::Result(RunResult { failure: Some(failure), .. })
-                if failure.class != FailureClass::AgentError || failure.remedy.is_some() =>
-            {
-                crate::report::print(&failure.message, failure.remedy.as_deref());
+            Event::Result(result) => {
+                // A user at a terminal has read the notice of the same words.
+                if !io::stderr().is_terminal()
+                    && let Some(message) = ringfence_engine::executed_notice(&result.executed_later)
+                {
+                    indented(format!("{YELLOW}!{YELLOW:#} {message}"));
+                }
+                // A failure of the program's own has its exit code to speak for it.
+                if let Some(failure) = &result.failure
+                    && (failure.class != FailureClass::AgentError || failure.remedy.is_some())
+                {
+                    crate::report::print(&failure.message, failure.remedy.as_deref());
+                }
             }
             _ => {}
         }

@@ -4,15 +4,18 @@
 //! resolved once, when the work is accepted, and from then on only the directory that was found then is used.
 
 use std::path::Path;
+use std::sync::Once;
 
 use anyhow::{Context, bail};
 use ringfence_core::config::AgentSettings;
 use ringfence_core::paths::{DirectoryId, HostPath};
+use ringfence_workspace::git::lexical;
 use ringfence_workspace::{Directory, DirectoryError};
 
 use crate::cli::Options;
 use crate::installation::Installation;
 use crate::report::advise;
+use crate::terminal;
 
 /// A directory to work in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +38,11 @@ impl Workspace {
         }
         let chosen = options.cwd.as_deref().or_else(|| agent?.working_directory.as_deref());
         match chosen {
-            Some(path) => Self::named(installation, path),
+            Some(path) => {
+                let workspace = Self::named(installation, path)?;
+                report_links(&installation.expand(path), workspace.path.as_path());
+                Ok(workspace)
+            }
             None => Self::named(
                 installation,
                 installation.cwd().map_err(|error| advise(error, "name a directory"))?,
@@ -58,6 +65,18 @@ impl Workspace {
     pub(crate) fn at(path: &Path) -> anyhow::Result<Self> {
         let id = Directory::open(path).map_err(refused)?.id();
         Ok(Self { path: HostPath::new(path)?, id })
+    }
+}
+
+/// Prints where a named directory is, if its path leads through a symbolic link: a run in a directory above may have made
+/// it. Once, however often the name is resolved.
+fn report_links(named: &Path, real: &Path) {
+    static REPORT: Once = Once::new();
+    if lexical(named) != real {
+        REPORT.call_once(|| {
+            let (named, real) = (named.display(), real.display());
+            terminal::about(format!("the workspace is {real}: {named} leads there through a symbolic link"));
+        });
     }
 }
 

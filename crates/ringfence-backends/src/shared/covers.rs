@@ -1,10 +1,12 @@
 //! What of the host is seen inside, and what of that is held or hidden. Pure.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::plan::Request;
 use ringfence_core::policy::{Reach, WorkspaceAccess};
 
+use super::crowding::is_within;
 use super::survey::Survey;
 
 /// A part of the host that is seen inside.
@@ -57,11 +59,11 @@ pub(crate) fn covers(request: &Request, survey: &Survey, seen: &[Shown]) -> Vec<
         covers.extend(places(seen, path, true).into_iter().map(held));
     }
     if request.policy.files.reach == Reach::Workspace {
-        let masks: Vec<Cover> =
-            survey.hidden.iter().flat_map(|(path, directory)| hidden(seen, path, *directory)).collect();
+        covers.extend(survey.hidden.iter().flat_map(|(path, directory)| hidden(seen, path, *directory)));
+        let whole = covers.iter().filter(|cover| matches!(cover, Cover::Hide { directory: true, .. }));
+        let whole: BTreeSet<PathBuf> = whole.map(|cover| cover.target().to_owned()).collect();
         // Below a directory that is hidden there is nothing to cover.
-        covers.extend(masks.clone());
-        covers.retain(|cover| !masks.iter().any(|mask| mask.hides(cover.target())));
+        covers.retain(|cover| !is_within(cover.target(), &whole));
     }
     covers
 }
@@ -78,11 +80,6 @@ impl Cover {
         match self {
             Cover::Hold { source, .. } | Cover::Hide { source, .. } => source,
         }
-    }
-
-    /// Whether a path is below a directory that this hides.
-    fn hides(&self, path: &Path) -> bool {
-        matches!(self, Cover::Hide { target, directory: true, .. } if path != target && path.starts_with(target))
     }
 }
 

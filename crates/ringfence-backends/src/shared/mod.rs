@@ -3,7 +3,9 @@
 pub(crate) mod concurrent;
 pub(crate) mod container;
 pub(crate) mod covers;
+mod crowding;
 pub(crate) mod gate;
+mod git_configuration;
 pub(crate) mod means;
 pub(crate) mod probing;
 pub(crate) mod program;

@@ -12,14 +12,17 @@ use ringfence_workspace::Directory;
 use ringfence_workspace::git::{self, Found, Kind, Making, PRIVATE, Repository, lexical};
 
 use super::covers::Shown;
+use super::git_configuration;
 use super::survey::{Survey, add, writes};
 
 /// Where read-only parts of git directories are seen inside.
 const GUEST_PARTS: &str = "/.ringfence/git";
 /// Most repositories that get a private git directory; others are read-only.
 const MAX_PRIVATE: usize = 8;
-/// Longest configuration of the user's that is searched for a directory of hooks.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// Most bytes of indexes that are copied for one run.
+const MAX_INDEX_BYTES: u64 = 256 << 20;
+/// Most repositories below the workspace whose configuration is read.
+const MAX_CONFIGURED: usize = 256;
 
 /// A git directory that a run sees a private one of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +39,11 @@ impl GitMount {
     /// Where the read-only parts of the repository with this number are seen.
     fn parts(number: usize) -> PathBuf {
         Path::new(GUEST_PARTS).join(number.to_string())
+    }
+
+    /// Its working tree.
+    pub(super) fn tree(&self) -> &PathBuf {
+        &self.tree
     }
 
     /// Where a run sees the git directory.
@@ -70,6 +78,7 @@ pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
 /// run may have left the repository so.
 pub(crate) fn make(request: &Request, survey: &mut Survey, owner: Option<(u32, u32)>) -> io::Result<()> {
     let denied = request.policy.files.denied().unwrap_or_else(|_| GlobSet::empty());
+    let mut index_budget = MAX_INDEX_BYTES;
     for (number, mount) in survey.git.iter().enumerate() {
         let Some(place) = place(request, number) else { continue };
         fs::create_dir_all(&place)?;
@@ -82,11 +91,18 @@ pub(crate) fn make(request: &Request, survey: &mut Survey, owner: Option<(u32, u
             denied: &denied,
             excluded: &excluded,
             owner,
+            index_budget,
         });
-        if let Err(error) = made {
-            git::make_empty(&place)?;
-            let common = mount.repository.common.display();
-            survey.notices.push(format!("{common} is not seen in this run: {error}"));
+        match made {
+            Ok(made) => {
+                index_budget = index_budget.saturating_sub(made.index_bytes);
+                survey.notices.extend(made.notices);
+            }
+            Err(error) => {
+                git::make_empty(&place)?;
+                let common = mount.repository.common.display();
+                survey.notices.push(format!("{common} is not seen in this run: {error}"));
+            }
         }
     }
     Ok(())
@@ -104,7 +120,7 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
     let found = discover(tree, workspace);
     if access != GitAccess::Direct {
         protect_pointer(&found, workspace, survey);
-        protect_hooks(&found, workspace, home, survey);
+        git_configuration::protect(request, &found, home, survey);
     }
     let repository = match found {
         Found::Nothing if access != GitAccess::Direct && writes(request) => {
@@ -210,38 +226,6 @@ pub(super) fn hide_with_secrets(trees: &[PathBuf], survey: &mut Survey) {
     }
 }
 
-/// Directories in the workspace that git executes hooks from.
-fn protect_hooks(found: &Found, workspace: &Path, home: &Path, survey: &mut Survey) {
-    let of_repository = match found {
-        Found::Repository(repository) => repository.hooks_paths(),
-        _ => Vec::new(),
-    };
-    let of_user = [".gitconfig", ".config/git/config"].into_iter().filter_map(|name| {
-        let directory = Directory::open(&fs::canonicalize(home).ok()?).ok()?;
-        Some(git::hooks_paths_of(&directory.read_text(Path::new(name), MAX_CONFIG_BYTES).ok()?))
-    });
-    for path in of_repository.into_iter().chain(of_user.flatten()) {
-        protect_hooks_path(&path, workspace, survey);
-    }
-}
-
-/// A relative path is in the working tree. Scripts in a hidden directory use what lies beside them, so all of it is protected.
-fn protect_hooks_path(path: &str, workspace: &Path, survey: &mut Survey) {
-    let below = Path::new(path).strip_prefix(workspace).unwrap_or(Path::new(path));
-    let below = lexical(below);
-    let first = below.components().next();
-    let whole = match first {
-        Some(Component::Normal(name)) if name.to_string_lossy().starts_with('.') && name != ".git" => {
-            PathBuf::from(name)
-        }
-        Some(Component::Normal(name)) if name != ".git" => below,
-        _ => return,
-    };
-    if let Some(name) = whole.to_str() {
-        survey.protect(workspace, &[format!("{name}/")]);
-    }
-}
-
 /// Repositories below the workspace: their git directories are private too, or read-only.
 pub(super) fn below(
     trees: &[PathBuf],
@@ -253,15 +237,17 @@ pub(super) fn below(
         return;
     }
     let mut read_only = Vec::new();
-    for below in trees {
+    if trees.len() > MAX_CONFIGURED {
+        let more = trees.len() - MAX_CONFIGURED;
+        survey.notices.push(format!("hooks of {more} repositories below the workspace are not protected"));
+    }
+    for (number, below) in trees.iter().enumerate() {
         let at = if below.as_os_str().is_empty() { Path::new(".") } else { below };
         let Ok(tree) = root.directory(at) else { continue };
         let place: PathBuf = path.join(below).components().collect();
         let found = discover(&tree, &place);
-        if let Found::Repository(repository) = &found {
-            for hooks in repository.hooks_paths() {
-                protect_hooks_path(&hooks, &place, survey);
-            }
+        if number < MAX_CONFIGURED && found != Found::Nothing {
+            git_configuration::protect_below(&found, &place, survey);
         }
         match found {
             Found::Repository(repository)

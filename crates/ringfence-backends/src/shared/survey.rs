@@ -25,13 +25,17 @@ use ringfence_linux::StandIn;
 use ringfence_workspace::{Bounds, Directory, EntryKind, Next, Visit, walk};
 
 use super::concurrent::{self, HiddenFile, Registered, id_of};
+use super::crowding;
+use super::git_configuration::UserGit;
 use super::repositories::{self, GitMount};
 use crate::Surroundings;
 
 /// How much of a workspace is scanned. The path of what is hidden has to fit into a mount's.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 5_000_000 };
-/// Most paths that are protected or hidden below the workspace: each is a mount.
-const MAX_COVERS: usize = 4096;
+/// Most paths that are protected, and most that are hidden, one by one below a directory that is seen: each is a mount.
+const MAX_SINGLE_COVERS: usize = 2048;
+/// Most of them in all. More are left only if the root of the workspace itself holds so many.
+const MAX_COVERS: usize = 32_768;
 /// More of them in one directory than this, and the whole directory is hidden.
 const MAX_HIDDEN_IN_DIRECTORY: usize = 64;
 /// How often a workspace is scanned in which other runs move what has to be hidden.
@@ -46,6 +50,8 @@ pub(crate) struct Survey {
     pub(crate) shown: Vec<(PathBuf, bool)>,
     /// Git directories that the run does not write itself.
     pub(crate) git: Vec<GitMount>,
+    /// What git on the host takes from the user's configuration.
+    pub(crate) user_git: UserGit,
     /// The git directory of a submodule as it is, where its pointer leads inside, and whether it may be written.
     pub(crate) submodule: Option<(PathBuf, PathBuf, bool)>,
     /// A link that leads back from there.
@@ -147,6 +153,7 @@ fn scan_once(request: &Request, home: &Path, hidden: &[(PathBuf, bool)]) -> Resu
         let tree = Directory::open(&root).map_err(|error| refused(error.to_string()))?;
         survey.scan(&tree, &root, &Names { writable: write, is_workspace: false, ..names })?;
     }
+    survey.cover_crowded_directories(workspace);
     survey.check_size()?;
     Ok(survey)
 }
@@ -211,8 +218,8 @@ struct Finds {
     repositories: Vec<PathBuf>,
     /// Working trees in whose git directories something has to be hidden.
     with_secrets: BTreeSet<PathBuf>,
-    /// Denied links, and what is hidden because of them.
-    followed: Vec<(PathBuf, PathBuf)>,
+    /// Symbolic links with denied names.
+    denied_links: Vec<PathBuf>,
 }
 
 impl Survey {
@@ -332,7 +339,7 @@ impl Survey {
     /// Looks at everything below a directory that is seen.
     fn scan(&mut self, tree: &Directory, root: &Path, names: &Names<'_>) -> Result<(), LaunchError> {
         let mut finds = Finds::default();
-        let unvisited = walk(tree, BOUNDS, &mut |visit| finds.visit(tree, root, visit, names));
+        let unvisited = walk(tree, BOUNDS, &mut |visit| finds.visit(root, visit, names));
         let unvisited = unvisited.map_err(|error| {
             refused(format!("{} cannot be searched for what must be hidden: {error}", root.display()))
         })?;
@@ -342,20 +349,17 @@ impl Survey {
         }
         self.notice("what cannot be searched is hidden", &unvisited.directories);
         finds.hidden.extend(unvisited.directories.into_iter().map(|path| (path, true)));
-        for (link, target) in &finds.followed {
-            self.notices.push(format!(
-                "{} is hidden: the denied link {} leads to it",
-                target.display(),
-                link.display()
-            ));
-        }
+        self.notice("links with denied names, which hide nothing that they lead to", &finds.denied_links);
         let crowded = crowded(&finds.hidden);
         self.notice("hidden whole, for it has too many denied files", &crowded);
-        finds.hidden.retain(|(path, _)| !crowded.iter().any(|directory| path.starts_with(directory)));
+        let whole: BTreeSet<PathBuf> = crowded.iter().cloned().collect();
+        finds.hidden.retain(|(path, _)| !crowding::is_within(path, &whole) && !whole.contains(path));
         finds.hidden.extend(crowded.into_iter().map(|path| (path, true)));
         self.hidden.extend(finds.hidden.into_iter().map(|(path, directory)| (root.join(path), directory)));
         if names.writable {
-            finds.protected.iter().for_each(|path| add(&mut self.protected, &root.join(path)));
+            let known: BTreeSet<PathBuf> = self.protected.iter().cloned().collect();
+            let found: BTreeSet<PathBuf> = finds.protected.iter().map(|path| root.join(path)).collect();
+            self.protected.extend(found.into_iter().filter(|path| !known.contains(path)));
             repositories::below(&finds.repositories, (tree, root), (names.git, names.private), self);
         }
         let with_secrets: Vec<PathBuf> = finds.with_secrets.into_iter().collect();
@@ -402,6 +406,41 @@ impl Survey {
         self.notices.push(format!("{what}: {}{more}", named.join(", ")));
     }
 
+    /// Covers whole directories where there is too much to cover one by one: what a run has left refuses no later run.
+    fn cover_crowded_directories(&mut self, workspace: &Path) {
+        if self.hidden.len().max(self.protected.len() + self.anchors.len()) <= MAX_SINGLE_COVERS {
+            return;
+        }
+        let others = self.shown.iter().map(|(path, _)| path.clone());
+        for root in std::iter::once(workspace.to_owned()).chain(others).collect::<Vec<_>>() {
+            let hidden = self.hidden.iter().map(|(path, _)| path.as_path());
+            let whole = crowding::choose(hidden, &root, MAX_SINGLE_COVERS);
+            self.notice("hidden whole, for it has too many denied files", &Vec::from_iter(whole.clone()));
+            self.drop_within(&whole);
+            self.hidden.extend(whole.into_iter().map(|path| (path, true)));
+            let held = self.protected.iter().chain(&self.anchors).map(PathBuf::as_path);
+            let whole = crowding::choose(held, &root, MAX_SINGLE_COVERS);
+            self.notice(
+                "read-only as a whole, for it has too many protected paths",
+                &Vec::from_iter(whole.clone()),
+            );
+            self.protected.retain(|path| !crowding::is_within(path, &whole) && !whole.contains(path));
+            self.anchors.retain(|path| !crowding::is_within(path, &whole) && !whole.contains(path));
+            self.missing.retain(|(path, _)| !crowding::is_within(path, &whole));
+            self.protected.extend(whole);
+        }
+    }
+
+    /// Forgets what lies below directories that are hidden.
+    fn drop_within(&mut self, hidden: &BTreeSet<PathBuf>) {
+        let stays = |path: &PathBuf| !hidden.contains(path) && !crowding::is_within(path, hidden);
+        self.hidden.retain(|(path, _)| stays(path));
+        self.protected.retain(stays);
+        self.anchors.retain(stays);
+        self.missing.retain(|(path, _)| stays(path));
+        self.git.retain(|mount| stays(mount.tree()));
+    }
+
     fn check_size(&self) -> Result<(), LaunchError> {
         let count = self.hidden.len() + self.protected.len() + self.anchors.len();
         if count <= MAX_COVERS {
@@ -432,7 +471,7 @@ impl Survey {
 }
 
 impl Finds {
-    fn visit(&mut self, tree: &Directory, root: &Path, visit: &Visit<'_>, names: &Names<'_>) -> Next {
+    fn visit(&mut self, root: &Path, visit: &Visit<'_>, names: &Names<'_>) -> Next {
         let path = visit.path;
         let beside = path.parent().unwrap_or(Path::new(""));
         let elsewhere = !names.is_workspace || !beside.as_os_str().is_empty();
@@ -451,8 +490,9 @@ impl Finds {
             return Next::Enter;
         }
         if names.denied.is_match(path) {
+            // A link holds nothing. What it leads to is denied by its own name: a run may have made the link.
             match visit.kind {
-                EntryKind::Link => self.follow(tree, root, visit),
+                EntryKind::Link => self.denied_links.push(path.to_owned()),
                 kind => self.hidden.push((path.to_owned(), kind == EntryKind::Directory)),
             }
             return Next::PassOver;
@@ -486,23 +526,6 @@ impl Finds {
         if ringfence_workspace::executed::is_git_directory(visit.parent) {
             let parent = visit.path.parent().unwrap_or(Path::new(""));
             self.protected.push(parent.to_owned());
-        }
-    }
-
-    /// What a denied link leads to must not be read either, if it lies below what the run sees.
-    fn follow(&mut self, tree: &Directory, root: &Path, visit: &Visit<'_>) {
-        let Ok(target) = visit.parent.link(visit.name) else { return };
-        let beside = visit.path.parent().unwrap_or(Path::new(""));
-        let below = match target.strip_prefix(root) {
-            Ok(below) => below.to_owned(),
-            Err(_) if target.is_absolute() => return,
-            Err(_) => beside.join(target),
-        };
-        let Ok((below, data)) = tree.resolve(&below) else { return };
-        let in_git = below.components().any(|part| part.as_os_str() == ".git");
-        if !below.as_os_str().is_empty() && !in_git {
-            self.hidden.push((below.clone(), data.kind() == EntryKind::Directory));
-            self.followed.push((visit.path.to_owned(), below));
         }
     }
 }

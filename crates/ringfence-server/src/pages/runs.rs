@@ -127,12 +127,14 @@ fn summary(view: &RunView) -> Markup {
             @if !result.text.is_empty() { pre.text { (result.text) } }
             @if !result.executed_later.is_empty() {
                 h3 { "Files that programs execute later" }
-                ul.list { @for file in &result.executed_later { li { code { (file.path) } " " small { (file.why) } } } }
+                ul.list { @for file in &result.executed_later { li {
+                    code { (file.path) } " " small { (file.why) @if let Some(git_ref) = &file.git_ref { " · in commits of " code { (git_ref) } } }
+                } } }
             }
             @if !result.git_refs.is_empty() {
                 h3 { "Commits" }
                 ul.list { @for git_ref in &result.git_refs {
-                    li { code { (git_ref.kept_as.as_ref().unwrap_or(&git_ref.name)) } " " small { (git_ref.to.as_deref().unwrap_or("deleted")) } }
+                    li { code { (git_ref.kept_as.as_ref().unwrap_or(&git_ref.name)) } " " small { (git_ref.to.as_deref().unwrap_or("deleted")) @if let Some(old) = &git_ref.from_kept_as { " · before: " code { (old) } } } }
                 } }
             }
             @if !result.attachments.is_empty() {

@@ -10,14 +10,15 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
+use super::committed::{self, Committed};
 use super::private::Start;
-use super::program::{Git, Input};
-use super::refs::{self, RefValue, Refs, is_object_id};
-use super::{GitError, PRIVATE, START, START_REFS, Stamp};
+use super::program::{Git, Input, MAX_OUTPUT_BYTES};
+use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
+use super::{Configuration, GitError, PRIVATE, START, START_REFS, Stamp, lexical};
 use crate::{Bounds, Directory, EntryKind, Next, Unvisited, walk};
 
 /// Longest note of the start.
@@ -31,6 +32,7 @@ const MAX_EXCLUDED: usize = 1000;
 /// Refs that are taken over. Never `refs/replace`: git would show other objects than those that are named.
 const NAMESPACES: [&str; 4] = ["refs/heads/", "refs/tags/", "refs/notes/", "refs/remotes/"];
 const STASH: &str = "refs/stash";
+const TAGS: &str = "refs/tags/";
 /// Most refs that a run may change.
 const MAX_CHANGED_REFS: usize = 1000;
 /// Longest index that is looked at.
@@ -39,8 +41,10 @@ const MAX_INDEX_BYTES: u64 = 512 << 20;
 const INDEX: &str = "private-index";
 /// How much of `refs` and `logs` is looked at.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 200_000 };
-/// Below it lie refs that could not be moved.
-const KEPT: &str = "refs/ringfence/";
+/// Refs below the run's own that name what refs of the user named before the run.
+const BEFORE: &str = "before/";
+/// How long it may take to remove refs of a run.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What to import.
 #[derive(Debug, Clone, Copy)]
@@ -64,12 +68,14 @@ pub struct Imported {
     pub head: Option<String>,
     /// Whether the index was taken over.
     pub index: bool,
+    /// Files in the new commits that programs execute later.
+    pub executed_later: Vec<Committed>,
     /// What was not taken over, and why.
     pub notices: Vec<String>,
 }
 
 /// A ref that a run changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RefChange {
     /// Its name.
     pub name: String,
@@ -77,8 +83,11 @@ pub struct RefChange {
     pub from: Option<String>,
     /// The object that it names at the end, if it still exists.
     pub to: Option<String>,
-    /// The ref that names it in the real repository, if its own could not be moved.
+    /// The ref that names `to` in the real repository, if its own could not be moved.
     pub kept_as: Option<String>,
+    /// The ref that names `from` in the real repository, if the run deleted the ref or moved it to other commits than later
+    /// ones.
+    pub from_kept_as: Option<String>,
 }
 
 /// Takes over what a run did.
@@ -104,12 +113,16 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     refuse_links(&own_directory)?;
     let quarantine =
         Quarantine::make(import.place, &private, &start).map_err(|source| made(import.place, source))?;
-    let git =
-        |directory: PathBuf, user| Git { program, directory, index: None, user, deadline: import.deadline };
+    let git = |directory: PathBuf, user| Git {
+        program,
+        directory,
+        index: None,
+        user,
+        deadline: import.deadline,
+        max_output_bytes: MAX_OUTPUT_BYTES,
+    };
     let user = other_owner(&start.own());
-    // By the descriptor: the name may lead elsewhere by now. Another user's git cannot use it.
-    let by_descriptor = format!("/proc/{}/fd/{}", std::process::id(), own_directory.as_fd().as_raw_fd());
-    let real_git = git(if user.is_some() { start.own() } else { by_descriptor.into() }, user);
+    let real_git = git(held_path(&own_directory, &start.own(), user), user);
     let importer = Importer {
         run: import.run,
         place: import.place,
@@ -127,6 +140,37 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
 pub fn repository_of(place: &Path) -> Result<PathBuf, GitError> {
     let place = Directory::open(place)?;
     read_start(&place).map(|start| start.common)
+}
+
+/// Removes the refs that name what refs of the user named before a run. `directory` is the git directory.
+pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Result<(), GitError> {
+    let ours = format!("{KEPT}{run}/{BEFORE}");
+    let ours = names.iter().filter(|name| name.starts_with(&ours) && refs::is_ref_name(name));
+    let lines: String = ours.map(|name| format!("delete {name}\n")).collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let real = Directory::open(directory)?;
+    refuse_links(&real)?;
+    let user = other_owner(directory);
+    let git = Git {
+        program: git,
+        directory: held_path(&real, directory, user),
+        index: None,
+        user,
+        deadline: Instant::now() + FORGET_TIMEOUT,
+        max_output_bytes: MAX_OUTPUT_BYTES,
+    };
+    git.run(&["update-ref", "--stdin"], Input::Text(lines.into_bytes())).map(drop)
+}
+
+/// How git names a directory that is held open: by the descriptor, for the name may lead elsewhere by now. Another user's git
+/// cannot use that.
+fn held_path(directory: &Directory, path: &Path, user: Option<(u32, u32)>) -> PathBuf {
+    match user {
+        Some(_) => path.to_owned(),
+        None => format!("/proc/{}/fd/{}", std::process::id(), directory.as_fd().as_raw_fd()).into(),
+    }
 }
 
 fn read_start(place: &Directory) -> Result<Start, GitError> {
@@ -258,7 +302,13 @@ fn changes(before: &Refs, after: &Refs) -> Vec<RefChange> {
         let (from, to) = (id(before, name), id(after, name));
         // A stash that was dropped inside stays on the host: its older entries are in the reflog alone.
         let dropped_stash = name == STASH && to.is_none();
-        (from != to && !dropped_stash).then(|| RefChange { name: name.clone(), from, to, kept_as: None })
+        (from != to && !dropped_stash).then(|| RefChange {
+            name: name.clone(),
+            from,
+            to,
+            kept_as: None,
+            from_kept_as: None,
+        })
     };
     ours.filter_map(change).collect()
 }
@@ -452,7 +502,54 @@ impl Importer<'_> {
             }
         }
         self.end_states();
+        self.find_executed(&mut done);
         Ok(done)
+    }
+
+    /// Files and directories of the working tree that the repository's configuration includes or has its hooks in. Those that
+    /// a home directory leads to are not found.
+    fn configured_paths(&self) -> Vec<PathBuf> {
+        // The tree's own place does not matter, as long as nothing leads out of it.
+        let tree = match &self.start.worktree {
+            None => self.start.common.parent().unwrap_or(Path::new("/")),
+            Some(_) => Path::new("/tree"),
+        };
+        let files = [self.start.common.join("config"), self.start.own().join("config.worktree")];
+        let configuration = Configuration::read(files, Path::new("/nonexistent"));
+        let hooks = configuration.hooks.iter();
+        let hooks = hooks.filter_map(|value| {
+            Configuration::hooks_directory(value, tree, Path::new("/nonexistent")).ok().flatten()
+        });
+        let included = configuration.files.into_iter().map(|file| file.end);
+        let below =
+            hooks.chain(included).filter_map(|path| Some(lexical(&path).strip_prefix(tree).ok()?.to_owned()));
+        below.filter(|path| !path.as_os_str().is_empty()).collect()
+    }
+
+    /// Lists what programs execute of the files that the new commits bring.
+    fn find_executed(&self, done: &mut Imported) {
+        let before = |name: &str| match self.seen.before.get(name) {
+            Some(RefValue::Object(id)) => Some(id.clone()),
+            _ => None,
+        };
+        let base = match refs::parse_value(&self.start.head) {
+            Some(RefValue::Symbolic(name)) => before(&name),
+            Some(RefValue::Object(id)) => Some(id),
+            None => None,
+        };
+        let mut refs = done.refs.clone();
+        if let Some(id) = done.head.clone().filter(|head| is_object_id(head)) {
+            refs.push(RefChange { name: "HEAD".into(), to: Some(id), ..RefChange::default() });
+        }
+        let search = committed::Search {
+            refs: &refs,
+            base: base.as_deref(),
+            sha256: self.start.sha256,
+            configured: &self.configured_paths(),
+        };
+        let found = committed::find(&self.clean, &search);
+        done.executed_later = found.files;
+        done.notices.extend(found.notices);
     }
 
     /// The objects that refs, `HEAD` and the index name now.
@@ -502,30 +599,56 @@ impl Importer<'_> {
                 return;
             }
             let mut change = change.clone();
-            if let Err(error) = self.update(&change.name, change.from.as_deref(), change.to.as_deref()) {
-                let name = &change.name;
-                let kept = format!("{KEPT}{}/{}", self.run, name.trim_start_matches("refs/"));
-                let saved = change.to.as_deref().map(|to| self.update(&kept, None, Some(to)));
-                match saved {
-                    Some(Ok(())) => {
-                        done.notices
-                            .push(format!("{name} was not moved: {error}; the run's commits are at {kept}"));
-                        change.kept_as = Some(kept);
-                    }
-                    _ => done.notices.push(format!("{name} was not changed: {error}")),
-                }
+            let old = self.loses_commits(&change).then(|| self.kept_name(BEFORE, &change.name));
+            match self.update(&change, old.as_deref()) {
+                Ok(()) => change.from_kept_as = old,
+                Err(error) => self.keep_new(&mut change, &error, done),
             }
             done.refs.push(change);
         }
     }
 
-    /// Moves a ref if it still has its old value.
-    fn update(&self, name: &str, from: Option<&str>, to: Option<&str>) -> Result<(), GitError> {
+    /// Whether nothing would name the old commits any more once a ref is changed. The stash has them in its reflog.
+    fn loses_commits(&self, change: &RefChange) -> bool {
+        let is_ancestor = |from: &str, to: &str| {
+            self.real.run(&["merge-base", "--is-ancestor", from, to], Input::Nothing).is_ok()
+        };
+        match (&change.from, &change.to) {
+            _ if change.name == STASH => false,
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(from), Some(to)) => change.name.starts_with(TAGS) || !is_ancestor(from, to),
+        }
+    }
+
+    /// Gives the run's commits another name if their own ref cannot be moved.
+    fn keep_new(&self, change: &mut RefChange, error: &GitError, done: &mut Imported) {
+        let name = &change.name;
+        let kept = self.kept_name("", name);
+        let copy = RefChange { name: kept.clone(), to: change.to.clone(), ..RefChange::default() };
+        match change.to.as_ref().map(|_| self.update(&copy, None)) {
+            Some(Ok(())) => {
+                let message = format!("{name} was not moved: {error}; the run's commits are at {kept}");
+                done.notices.push(message);
+                change.kept_as = Some(kept);
+            }
+            _ => done.notices.push(format!("{name} was not changed: {error}")),
+        }
+    }
+
+    fn kept_name(&self, kind: &str, name: &str) -> String {
+        format!("{KEPT}{}/{kind}{}", self.run, name.trim_start_matches("refs/"))
+    }
+
+    /// Changes a ref if it still has its old value, in one transaction with the ref `old`, which keeps that value.
+    fn update(&self, change: &RefChange, old: Option<&str>) -> Result<(), GitError> {
+        let RefChange { name, from, to, .. } = change;
         let none = "0".repeat(if self.start.sha256 { 64 } else { 40 });
-        let from = from.unwrap_or(&none);
+        let from = from.as_deref().unwrap_or(&none);
+        let keep = old.map(|old| format!("update {old} {from}\n")).unwrap_or_default();
         let line = match to {
-            Some(to) => format!("update {name} {to} {from}\n"),
-            None => format!("delete {name} {from}\n"),
+            Some(to) => format!("{keep}update {name} {to} {from}\n"),
+            None => format!("{keep}delete {name} {from}\n"),
         };
         let message = self.message();
         let words = ["update-ref", "-m", &message, "--create-reflog", "--stdin"];

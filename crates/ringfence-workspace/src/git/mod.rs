@@ -3,8 +3,10 @@
 //! A run never writes the real git directory. Git executes what a configuration, a hook or an attribute names, so nothing of
 //! these comes back: only verified objects, refs, `HEAD` and the index do, each only if the real one did not change meanwhile.
 
+mod committed;
 mod config;
 mod import;
+mod indirect;
 mod private;
 mod program;
 mod refs;
@@ -17,8 +19,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use import::{Import, Imported, RefChange, import, repository_of};
-pub use private::{Making, make, make_empty, shared_parts};
+pub use committed::Committed;
+pub use import::{Import, Imported, RefChange, forget, import, repository_of};
+pub use indirect::{Configuration, Located, locate};
+pub use private::{Made, Making, make, make_empty, shared_parts};
 pub use program::find as find_git;
 pub use refs::RefsError;
 pub use repository::{Found, Kind, Repository, lexical};
@@ -58,6 +62,14 @@ pub enum GitError {
     /// More refs changed, or exist, than are handled.
     #[error("it has too many refs, or the run changed too many")]
     TooManyRefs,
+    /// The index is too large to be copied.
+    #[error("its index has {bytes} bytes, more than the {limit} that are copied for a run")]
+    IndexTooLarge {
+        /// Its length.
+        bytes: u64,
+        /// What is left of the bound.
+        limit: u64,
+    },
     /// Git would write through a link.
     #[error("its git directory has a symbolic link at {}", .0.display())]
     Link(PathBuf),
@@ -78,11 +90,6 @@ pub enum GitError {
         /// Its first word.
         command: String,
     },
-}
-
-/// The directories that the text of a configuration file names for hooks.
-pub fn hooks_paths_of(text: &str) -> Vec<String> {
-    config::values(text, "core", "hookspath")
 }
 
 /// A file as it was: enough to notice that it was replaced or changed.

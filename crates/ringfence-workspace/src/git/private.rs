@@ -23,14 +23,13 @@ use super::repository::{Kind, MAX_CONFIG_BYTES, Repository};
 use super::{GitError, PRIVATE, START, START_REFS, Stamp};
 use crate::{Directory, EntryKind};
 
-/// Longest index that is copied.
-const MAX_INDEX_BYTES: u64 = 512 << 20;
 /// Longest reflog that is copied; longer ones begin anew inside.
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Longest other file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Most parts of a split index.
+/// Most parts of a split index, and most names that are searched for them.
 const MAX_SHARED_INDEXES: usize = 8;
+const MAX_LISTED: usize = 10_000;
 
 /// Files of a merge or the like that has begun, which a commit ends.
 pub(crate) const STATE_FILES: [&str; 7] =
@@ -83,6 +82,26 @@ pub struct Making<'a> {
     pub excluded: &'a [String],
     /// User and group that own it, if not the caller.
     pub owner: Option<(u32, u32)>,
+    /// Most bytes of the index and its parts that are copied.
+    pub index_budget: u64,
+}
+
+/// What came of making a private git directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Bytes of indexes that were copied.
+    pub index_bytes: u64,
+    /// What was not copied, and why.
+    pub notices: Vec<String>,
+}
+
+/// The state of a working tree, copied.
+#[derive(Default)]
+struct WorkingTree {
+    /// The real index and its copy.
+    index: Option<(Stamp, Stamp)>,
+    state_files: Vec<String>,
+    made: Made,
 }
 
 /// Parts of the real git directory that a run sees read-only: where they are, and where it sees them.
@@ -95,7 +114,7 @@ pub fn shared_parts(repository: &Repository, guest: &Path) -> Vec<(PathBuf, Path
 }
 
 /// Makes the private git directory.
-pub fn make(making: Making<'_>) -> Result<(), GitError> {
+pub fn make(making: Making<'_>) -> Result<Made, GitError> {
     let Making { repository, place, .. } = making;
     let real = Directory::open(&repository.common)?;
     let maker = Maker { making, root: place.join(PRIVATE) };
@@ -108,7 +127,9 @@ pub fn make(making: Making<'_>) -> Result<(), GitError> {
         maker.copy(&real, name, "", MAX_FILE_BYTES).map_err(failed)?;
     }
     maker.exclude(&real).map_err(failed)?;
-    let refs = refs::read(&real)?;
+    let mut refs = refs::read(&real)?;
+    // What earlier runs left there is not this run's concern.
+    refs.retain(|name, _| !name.starts_with(refs::KEPT));
     let private_refs = maker.refs(&refs).map_err(failed)?;
     let (own, prefix) = match &repository.kind {
         Kind::Plain | Kind::Submodule { .. } => (Directory::open(&repository.common)?, String::new()),
@@ -119,7 +140,13 @@ pub fn make(making: Making<'_>) -> Result<(), GitError> {
         }
     };
     let head = own.read_text(Path::new("HEAD"), MAX_FILE_BYTES).map_err(GitError::Head)?;
-    let (index, private_index, state_files) = maker.working_tree(&own, &real, &prefix).map_err(failed)?;
+    let WorkingTree { index, state_files, made } =
+        maker.working_tree(&own, &real, &prefix).map_err(failed)?;
+    let left_out = index.is_none().then(|| own.metadata(Path::new("index")).map_or(0, |data| data.length()));
+    if let Some(bytes) = left_out.filter(|bytes| *bytes > making.index_budget) {
+        // A commit without it would delete every file.
+        return Err(GitError::IndexTooLarge { bytes, limit: making.index_budget });
+    }
     let start = Start {
         common: repository.common.clone(),
         common_id: real.id(),
@@ -128,15 +155,15 @@ pub fn make(making: Making<'_>) -> Result<(), GitError> {
             _ => None,
         },
         head,
-        index,
-        private_index,
+        index: index.map(|(real, _)| real),
+        private_index: index.map(|(_, private)| private),
         private_refs,
         symbolic: symbolic(&refs),
         state_files,
         sha256,
     };
     write_new(&place.join(START), &serde_json::to_vec(&start)?).map_err(failed)?;
-    Ok(())
+    Ok(made)
 }
 
 fn symbolic(refs: &Refs) -> Vec<(String, String)> {
@@ -277,32 +304,38 @@ impl Maker<'_> {
     }
 
     /// Index, `HEAD`, stash and the state of a merge.
-    #[allow(clippy::type_complexity, reason = "three facts of one copy")]
-    fn working_tree(
-        &self,
-        own: &Directory,
-        common: &Directory,
-        prefix: &str,
-    ) -> io::Result<(Option<Stamp>, Option<Stamp>, Vec<String>)> {
+    fn working_tree(&self, own: &Directory, common: &Directory, prefix: &str) -> io::Result<WorkingTree> {
+        let mut tree = WorkingTree::default();
         for name in OWN_FILES {
             self.copy(own, name, prefix, MAX_FILE_BYTES)?;
         }
         // Entries of the stash are in its reflog alone. Other reflogs begin anew inside.
         self.copy(common, "logs/refs/stash", "", MAX_LOG_BYTES)?;
-        let mut state_files = Vec::new();
         for name in STATE_FILES {
             if self.copy(own, name, prefix, MAX_FILE_BYTES)?.is_some() {
-                state_files.push(name.to_owned());
+                tree.state_files.push(name.to_owned());
             }
         }
-        let shared = own.entries(usize::MAX)?.into_iter().filter_map(|entry| entry.name.into_string().ok());
-        for name in shared.filter(|name| name.starts_with("sharedindex.")).take(MAX_SHARED_INDEXES) {
-            self.copy(own, &name, prefix, MAX_INDEX_BYTES)?;
+        let budget = self.making.index_budget;
+        tree.index = self.copy(own, "index", prefix, budget)?;
+        tree.made.index_bytes = tree.index.map_or(0, |(_, private)| private.length);
+        let listed = own.entries(MAX_LISTED)?.into_iter().filter_map(|entry| entry.name.into_string().ok());
+        for name in listed.filter(|name| name.starts_with("sharedindex.")).take(MAX_SHARED_INDEXES) {
+            let left = budget.saturating_sub(tree.made.index_bytes);
+            match self.copy(own, &name, prefix, left)? {
+                Some((_, private)) => tree.made.index_bytes += private.length,
+                None => {
+                    tree.made.notices.push(format!("{name} of the git directory is not seen: {NOT_COPIED}"));
+                }
+            }
         }
-        let index = self.copy(own, "index", prefix, MAX_INDEX_BYTES)?;
-        Ok((index.map(|(real, _)| real), index.map(|(_, private)| private), state_files))
+        Ok(tree)
     }
 }
+
+/// Why a part of the index is left out.
+const NOT_COPIED: &str =
+    "it is no regular file, is denied, or is larger than what is copied of indexes for a run";
 
 fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)

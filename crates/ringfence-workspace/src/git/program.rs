@@ -15,8 +15,8 @@ use super::GitError;
 /// Where git is looked for first: no run can write there.
 const SYSTEM_PATHS: [&str; 5] =
     ["/usr/bin", "/usr/local/bin", "/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin"];
-/// Most bytes of output that are kept, and of error messages.
-const MAX_OUTPUT_BYTES: u64 = 512 << 20;
+/// Most bytes of output that are kept, unless the caller says less, and of error messages.
+pub(crate) const MAX_OUTPUT_BYTES: u64 = 512 << 20;
 const MAX_MESSAGE_BYTES: u64 = 4096;
 /// How long a killed git may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -66,6 +66,8 @@ pub(crate) struct Git<'a> {
     /// User and group to run as, if not the caller's.
     pub(crate) user: Option<(u32, u32)>,
     pub(crate) deadline: Instant,
+    /// Most bytes of output that are kept; the rest is dropped.
+    pub(crate) max_output_bytes: u64,
 }
 
 /// What git reads.
@@ -96,7 +98,7 @@ impl Git<'_> {
             // Git may end before it has read all of it; its exit status tells.
             thread::spawn(move || stdin.write_all(&text));
         }
-        let output = read_aside(child.stdout.take(), MAX_OUTPUT_BYTES);
+        let output = read_aside(child.stdout.take(), self.max_output_bytes);
         let message = read_aside(child.stderr.take(), MAX_MESSAGE_BYTES);
         let Some(output) = self.wait(&output) else {
             let _ = child.kill();

@@ -17,6 +17,9 @@ const MAX_DEPTH: usize = 32;
 /// Longest name.
 const MAX_NAME_BYTES: usize = 1024;
 
+/// Below it lie refs that Ringfence makes, so that no commit is lost. No run sees or changes them.
+pub(crate) const KEPT: &str = "refs/ringfence/";
+
 /// What a ref holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RefValue {
@@ -95,7 +98,7 @@ pub(crate) fn read_packed(directory: &Directory, path: &Path) -> Result<Refs, Re
     Ok(text.lines().filter(|line| !line.starts_with(['#', '^'])).filter_map(line).collect())
 }
 
-/// Reads the files below `refs`.
+/// Reads the files below `refs`. Those of earlier runs are passed over, so that their number does not matter.
 pub(crate) fn read_loose(git: &Directory) -> Result<Refs, RefsError> {
     let mut refs = Refs::new();
     let mut directories = vec![PathBuf::from("refs")];
@@ -109,6 +112,7 @@ pub(crate) fn read_loose(git: &Directory) -> Result<Refs, RefsError> {
                 return Err(RefsError::TooMany);
             }
             match entry.kind {
+                EntryKind::Directory if path.join(&entry.name) == Path::new(KEPT) => {}
                 EntryKind::Directory if path.components().count() < MAX_DEPTH => {
                     directories.push(path.join(&entry.name));
                 }

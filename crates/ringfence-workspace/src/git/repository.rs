@@ -7,7 +7,7 @@ use crate::git::{config, refs};
 use crate::{Directory, EntryKind};
 
 /// Most bytes of a file that points to a git directory.
-const MAX_POINTER_BYTES: u64 = 4096;
+pub(crate) const MAX_POINTER_BYTES: u64 = 4096;
 /// Most bytes of a configuration file.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
@@ -78,12 +78,9 @@ impl Repository {
         }
     }
 
-    /// The directories that its configuration names for hooks.
-    pub fn hooks_paths(&self) -> Vec<String> {
-        let Ok(git) = Directory::open(&self.common) else { return Vec::new() };
-        let text = |name: &str| git.read_text(Path::new(name), MAX_CONFIG_BYTES).unwrap_or_default();
-        let files = [text("config"), text("config.worktree")];
-        files.iter().flat_map(|text| super::hooks_paths_of(text)).collect()
+    /// Its configuration files.
+    pub fn configuration_files(&self) -> Vec<PathBuf> {
+        vec![self.common.join("config"), self.own().join("config.worktree")]
     }
 
     /// Refuses what a copy without git would get wrong.

@@ -270,7 +270,9 @@ fn commits(run: &RunId, installation: &Installation) -> anyhow::Result<ImportedR
 fn import(run: &RunId, installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
     let imported = commits(run, installation)?;
     if json {
-        terminal::json(&serde_json::json!({ "refs": imported.refs, "notices": imported.notices }))?;
+        terminal::json(
+            &serde_json::json!({ "refs": imported.refs, "executed_later": imported.executed_later(), "notices": imported.notices }),
+        )?;
     } else {
         tell_commits(&imported);
     }
@@ -282,7 +284,12 @@ fn tell_commits(imported: &ImportedRefs) {
     for git_ref in &imported.refs {
         let at = git_ref.kept_as.as_ref().unwrap_or(&git_ref.name);
         let to = git_ref.to.as_deref().map_or("deleted", |to| to.get(..12).unwrap_or(to));
-        terminal::line(format!("{green}imported{green:#} {} {to}", escaped(at)));
+        let old = git_ref.from_kept_as.as_ref().map(|old| format!(", before: {}", escaped(old)));
+        let old = old.unwrap_or_default();
+        terminal::line(format!("{green}imported{green:#} {} {to}{old}", escaped(at)));
+    }
+    if let Some(message) = imported.executed_notice() {
+        terminal::about(message);
     }
     for notice in &imported.notices {
         terminal::about(notice);

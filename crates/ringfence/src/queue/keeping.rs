@@ -8,6 +8,7 @@ use ringfence_backends::keeper::Keeper;
 use ringfence_core::config::QueueSettings;
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
+use ringfence_engine::git;
 use ringfence_store::runs::{Progress, Runs, TRIMMED_LOG_BYTES};
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{DeadLetters, Tasks};
@@ -98,6 +99,7 @@ pub(crate) fn sweep(
             candidates.push((run, size));
         }
     }
+    let search_path = installation.env.get("PATH").map(String::as_str).unwrap_or_default();
     let is_old = |run: &RunId| oldest.is_some_and(|oldest| modified_ms(&runs.directory(run)) < oldest);
     let mut left = Vec::new();
     // The oldest first: names sort by time.
@@ -105,6 +107,9 @@ pub(crate) fn sweep(
         if !is_old(&run) && (total <= kept.bytes || kept.by_size == BySize::Bulk) {
             left.push(run);
             continue;
+        }
+        if !dry {
+            git::forget(&runs, &run, search_path);
         }
         if !dry && let Err(error) = runs.remove(&run) {
             tracing::warn!(%run, why = %error, "a run cannot be taken away");

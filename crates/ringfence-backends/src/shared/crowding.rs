@@ -1,0 +1,104 @@
+//! Covers whole directories where too many paths would have to be covered one by one. Pure.
+//!
+//! A run can leave any number of files that a later run must not read or write. Each cover is a mount, so their number is
+//! bounded; the price is that innocent files beside them are covered too, which the run reports.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+/// More covers in one directory than this, and the whole directory is covered. The first that suffices is used.
+const THRESHOLDS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
+/// Deepest directory that is chosen, counted from the root. Bounds the work for paths of many parts.
+const MAX_DEPTH: usize = 8;
+
+/// Chooses directories below `root` that are covered as a whole, so that at most `limit` covers are left below it, if that
+/// is possible: the deepest that suffice, and those with the most covers first. The root itself is never chosen.
+pub(super) fn choose<'a>(
+    paths: impl IntoIterator<Item = &'a Path>,
+    root: &Path,
+    limit: usize,
+) -> BTreeSet<PathBuf> {
+    let below = paths.into_iter().filter_map(|path| path.strip_prefix(root).ok());
+    let mut covers: HashSet<PathBuf> =
+        below.filter(|path| !path.as_os_str().is_empty()).map(Path::to_owned).collect();
+    let mut chosen = BTreeSet::new();
+    for threshold in THRESHOLDS {
+        while covers.len() > limit {
+            let crowded = crowded(&covers, threshold);
+            if crowded.is_empty() {
+                break;
+            }
+            covers.retain(|path| !is_within(path, &crowded));
+            chosen.retain(|path: &PathBuf| !is_within(path, &crowded));
+            covers.extend(crowded.iter().cloned());
+            chosen.extend(crowded);
+        }
+    }
+    chosen.into_iter().map(|path| root.join(path)).collect()
+}
+
+/// Whether a path lies below one of these directories.
+pub(super) fn is_within(path: &Path, directories: &BTreeSet<PathBuf>) -> bool {
+    path.ancestors().skip(1).any(|above| directories.contains(above))
+}
+
+/// The deepest directories with more covers below them than `threshold`.
+fn crowded(covers: &HashSet<PathBuf>, threshold: usize) -> BTreeSet<PathBuf> {
+    let mut totals: HashMap<&Path, usize> = HashMap::new();
+    for path in covers {
+        let depth = path.components().count();
+        for above in path.ancestors().skip(1 + depth.saturating_sub(MAX_DEPTH + 1)) {
+            *totals.entry(above).or_default() += 1;
+        }
+    }
+    totals.remove(Path::new(""));
+    totals.retain(|_, total| *total > threshold);
+    let outer: HashSet<&Path> = totals.keys().filter_map(|path| path.parent()).collect();
+    totals.keys().filter(|path| !outer.contains(*path)).map(|path| path.to_path_buf()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::choose;
+
+    fn chosen(paths: &[String], limit: usize) -> Vec<PathBuf> {
+        let paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+        choose(paths, Path::new("/w"), limit).into_iter().collect()
+    }
+
+    fn numbered(name: &str, count: usize) -> Vec<String> {
+        (0..count).map(|number| name.replace('#', &number.to_string())).collect()
+    }
+
+    #[test]
+    fn few_covers_stay_as_they_are() {
+        assert_eq!(chosen(&numbered("/w/a/#.env", 100), 100), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn the_deepest_directory_that_holds_many_is_chosen() {
+        let paths = [numbered("/w/a/x/#/.env", 5000), numbered("/w/b/#.env", 3)].concat();
+        assert_eq!(chosen(&paths, 100), [PathBuf::from("/w/a/x")]);
+    }
+
+    #[test]
+    fn many_directories_with_few_each_are_chosen_in_the_end() {
+        let paths: Vec<String> =
+            (0..100).flat_map(|number| numbered(&format!("/w/{number}/#"), 60)).collect();
+        assert_eq!(chosen(&paths, 150).len(), 100);
+    }
+
+    #[test]
+    fn the_root_and_what_is_outside_are_never_chosen() {
+        let paths = [numbered("/w/#.env", 500), numbered("/other/#.env", 500)].concat();
+        assert_eq!(chosen(&paths, 10), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn deep_paths_are_covered_at_a_bounded_depth() {
+        let paths = numbered(&format!("/w{}/#/.env", "/d".repeat(100)), 500);
+        assert_eq!(chosen(&paths, 10), [PathBuf::from(format!("/w{}", "/d".repeat(8)))]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Hooks and configuration that git on the host reaches by a detour: includes, links and home directories.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::git::{exec, exec_at, git, repository, trap};
+use crate::support::Place;
+
+/// A file system monitor that shows that git executed it.
+fn evil(place: &Place) -> (String, PathBuf) {
+    let (script, mark) = trap(place);
+    (format!("[core]\n\tfsmonitor = {script}\n"), mark)
+}
+
+/// `git status` with the user's own configuration.
+fn status(place: &Place, at: &Path) {
+    let mut command = Command::new("git");
+    command.env("HOME", place.home()).env("GIT_CONFIG_NOSYSTEM", "1").env_remove("XDG_CONFIG_HOME");
+    command.args(["status"]).current_dir(at).output().unwrap();
+}
+
+/// A run tries everything to replace a file, and git on the host executes nothing of it.
+fn assert_out_of_reach(place: &Place, file: &str, content: &str, mark: &Path) {
+    let above = Path::new(file).parent().map(|above| above.display().to_string()).unwrap_or_default();
+    let moved = if above.is_empty() { String::new() } else { format!("mv {above} gone; mkdir -p {above}; ") };
+    let script = format!(
+        "printf '{content}' > {file}; rm -f {file}; mv {file} gone2; {moved}printf '{content}' > {file}; cat {file}"
+    );
+    let ran = exec(place, &script);
+    assert_ne!(ran.code(), 125, "{file}: {}", ran.stderr);
+    status(place, &place.work());
+    git(&place.work(), &["commit", "-q", "--allow-empty", "-m", "x"]);
+    assert!(!mark.exists(), "{file}: git executed what the run wrote: {} {}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn files_that_a_configuration_includes_are_protected() {
+    for (section, named, file) in [
+        ("include", "../conf/git.inc", "conf/git.inc"),
+        ("includeIf \"gitdir:/**\"", "../shared.inc", "shared.inc"),
+        ("include", "WORK/abs.inc", "abs.inc"),
+        ("include", "../a/./b/../b/x.inc", "a/b/x.inc"),
+    ] {
+        for exists in [true, false] {
+            let place = Place::new();
+            repository(&place.work());
+            let (evil, mark) = evil(&place);
+            let named = named.replace("WORK", place.work().to_str().unwrap());
+            let config = place.work().join(".git/config");
+            let text = fs::read_to_string(&config).unwrap();
+            fs::write(&config, format!("{text}[{section}]\n\tpath = {named}\n")).unwrap();
+            if exists {
+                let path = place.work().join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "[user]\n\tname = me\n").unwrap();
+            }
+            assert_out_of_reach(&place, file, &evil.replace('\n', "\\n").replace('\t', "\\t"), &mark);
+        }
+    }
+}
+
+#[test]
+fn an_included_file_that_includes_another_is_followed() {
+    let place = Place::new();
+    repository(&place.work());
+    let (evil, mark) = evil(&place);
+    assert!(git(&place.work(), &["config", "include.path", "../one.inc"]).0);
+    fs::write(place.work().join("one.inc"), "[include]\n\tpath = deep/two.inc\n").unwrap();
+    assert_out_of_reach(&place, "deep/two.inc", &evil.replace('\n', "\\n").replace('\t', "\\t"), &mark);
+}
+
+#[test]
+fn a_configuration_of_the_user_that_is_a_link_into_the_workspace_is_protected() {
+    for (name, way) in [(".gitconfig", "dot/gitconfig"), (".config/git/config", "dot/way")] {
+        let place = Place::new();
+        repository(&place.work());
+        let (evil, mark) = evil(&place);
+        fs::create_dir_all(place.work().join("dot")).unwrap();
+        fs::write(place.work().join("dot/gitconfig"), "[user]\n\tname = me\n").unwrap();
+        symlink("gitconfig", place.work().join("dot/way")).unwrap();
+        let link = place.home().join(name);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(place.work().canonicalize().unwrap().join(way), link).unwrap();
+        let content = evil.replace('\n', "\\n").replace('\t', "\\t");
+        assert_out_of_reach(&place, way, &content, &mark);
+        assert_out_of_reach(&place, "dot/gitconfig", &content, &mark);
+    }
+}
+
+#[test]
+fn directories_of_hooks_are_resolved_as_git_does() {
+    for (value, hooks) in [
+        ("./tools/./hooks", "tools/hooks"),
+        ("tools/../tools/hooks", "tools/hooks"),
+        ("../work/hooks", "hooks"),
+        ("~/work-link/hooks", "hooks"),
+        ("linked", "real-hooks"),
+    ] {
+        let place = Place::new();
+        let work = place.work();
+        repository(&work);
+        let value = value.replace("../work", &format!("../{}", work.file_name().unwrap().to_str().unwrap()));
+        symlink(work.canonicalize().unwrap(), place.home().join("work-link")).unwrap();
+        fs::create_dir_all(work.join("real-hooks")).unwrap();
+        symlink("real-hooks", work.join("linked")).unwrap();
+        assert!(git(&work, &["config", "core.hooksPath", &value]).0);
+        let (script, mark) = trap(&place);
+        let ran = exec(
+            &place,
+            &format!(
+                "mkdir -p {hooks}; rm -f linked; printf '#!/bin/sh\\n{script}\\n' > {hooks}/pre-commit; chmod +x {hooks}/pre-commit"
+            ),
+        );
+        assert_ne!(ran.code(), 0, "{value}: {}", ran.stderr);
+        let mut commit = Command::new("git");
+        commit.args([
+            "-c",
+            "user.name=u",
+            "-c",
+            "user.email=u@localhost",
+            "commit",
+            "--allow-empty",
+            "-qm",
+            "x",
+        ]);
+        commit.current_dir(&work).env("HOME", place.home()).output().unwrap();
+        assert!(!mark.exists() && !work.join(hooks).join("pre-commit").exists(), "{value}");
+        assert!(!work.join("~").exists(), "{value}: a stub file is left");
+    }
+}
+
+#[test]
+fn no_stub_is_named_after_a_home_directory() {
+    for value in
+        ["~/hooks", "~root/hooks", "~", "~unknown-user/hooks", "%(prefix)/hooks", ":(optional)~/hooks"]
+    {
+        let place = Place::new();
+        repository(&place.work());
+        assert!(git(&place.work(), &["config", "core.hooksPath", value]).0);
+        let ran = exec(&place, "ls -a").expect_code(0);
+        assert!(!ran.stdout.contains(['~', '%']), "{value}: {}", ran.stdout);
+    }
+}
+
+#[test]
+fn what_cannot_be_resolved_is_reported() {
+    let place = Place::new();
+    repository(&place.work());
+    assert!(git(&place.work(), &["config", "core.hooksPath", "~unknown-user/hooks"]).0);
+    assert!(git(&place.work(), &["config", "include.path", "../ring"]).0);
+    symlink("ring", place.work().join("ring")).unwrap();
+    exec(&place, "true").expect_code(0);
+    let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+    for part in ["`~unknown-user/hooks` is not known", "ring was not read"] {
+        assert!(notices.contains(part), "{part}: {notices}");
+    }
+}
+
+#[test]
+fn hooks_of_a_repository_above_the_workspace_are_protected() {
+    let place = Place::new();
+    let above = place.work();
+    repository(&above);
+    let package = above.join("pkg");
+    fs::create_dir(&package).unwrap();
+    assert!(git(&above, &["config", "core.hooksPath", "pkg/hooks"]).0);
+    let ran = exec_at(&place, &package, "mkdir -p hooks; echo x > hooks/pre-commit");
+    assert_ne!(ran.code(), 0, "{}", ran.stderr);
+    assert!(!package.join("hooks").exists());
+}
+
+#[test]
+fn hooks_of_a_repository_that_cannot_be_shown_are_protected() {
+    let place = Place::new();
+    repository(&place.work());
+    fs::write(place.work().join(".git/objects/info/alternates"), "/nonexistent\n").unwrap();
+    assert!(git(&place.work(), &["config", "core.hooksPath", ".husky"]).0);
+    let ran = exec(&place, "mkdir -p .husky; echo x > .husky/pre-commit");
+    assert_ne!(ran.code(), 0, "{}", ran.stderr);
+}
+
+/// A repository that a run makes cannot take anything but its own working tree from later runs.
+#[test]
+fn a_planted_repository_protects_nothing_outside_of_itself() {
+    let place = Place::new();
+    repository(&place.work());
+    fs::create_dir(place.work().join("src")).unwrap();
+    exec(
+        &place,
+        "git init -q x; git -C x config core.hooksPath ../src; git -C x config --add include.path ../../../src/main.rs",
+    )
+    .expect_code(0);
+    exec(&place, "echo 1 > src/main.rs; echo 2 > src/lib.rs").expect_code(0);
+    let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+    assert!(notices.contains("src, which the git configuration of"), "{notices}");
+}

@@ -1,0 +1,164 @@
+//! What a run does to refs: nothing that was committed is lost, and what its commits bring is reported.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::git::{exec, git, repository};
+use crate::support::Place;
+
+/// Commits inside a run.
+const COMMIT: &str = "git -c user.name=a -c user.email=a@b commit -q";
+
+fn result(place: &Place) -> Value {
+    place.run(&["runs", "show", "last", "--json"]).json()["result"].clone()
+}
+
+fn commit_of(at: &Path, name: &str) -> String {
+    let (found, id) = git(at, &["rev-parse", "--verify", "-q", name]);
+    if found { id.trim().to_owned() } else { String::new() }
+}
+
+/// The entry of a list of objects in which `key` has this value.
+fn find<'a>(list: &'a Value, key: &str, value: &str) -> &'a Value {
+    let found = list.as_array().into_iter().flatten().find(|one| one[key] == value);
+    found.unwrap_or_else(|| panic!("no {key} {value}: {list}"))
+}
+
+#[test]
+fn files_in_commits_that_programs_execute_are_reported() {
+    let place = Place::new();
+    repository(&place.work());
+    let nested = place.work().join("sub");
+    repository(&nested);
+    assert!(git(&place.work(), &["config", "core.hooksPath", "tools/hooks"]).0);
+    // The working tree is as before: only commits hold the files.
+    let script = format!(
+        "blob=$(echo evil | git hash-object -w --stdin); \
+         git update-index --add --cacheinfo 100644,$blob,.envrc --cacheinfo 100644,$blob,plain --cacheinfo 100755,$blob,tools/hooks/pre-commit && {COMMIT} -m x; \
+         git branch topic; git symbolic-ref HEAD refs/heads/topic; git update-index --add --cacheinfo 100644,$blob,.vscode/tasks.json; {COMMIT} -m y; \
+         git tag v1; git rm -q --cached .envrc .vscode/tasks.json; {COMMIT} -m z; git update-ref refs/heads/topic2 v1^{{commit}}; \
+         cd sub; blob=$(echo evil | git hash-object -w --stdin); \
+         git update-index --add --cacheinfo 100644,$blob,.husky/pre-commit; {COMMIT} -m n"
+    );
+    let ran = exec(&place, &script);
+    let result = result(&place);
+    let files = &result["executed_later"];
+    assert_eq!(find(files, "path", ".envrc")["git_ref"], "refs/heads/main", "{} {result}", ran.stderr);
+    assert_eq!(find(files, "path", ".vscode/tasks.json")["git_ref"], "refs/heads/topic2", "{result}");
+    assert_eq!(find(files, "path", "sub/.husky/pre-commit")["git_ref"], "refs/heads/main", "{result}");
+    assert_eq!(find(files, "path", "tools/hooks/pre-commit")["git_ref"], "refs/heads/main", "{result}");
+    // A repository that was there is none that the run has made, and other files are nobody's program.
+    assert!(!files.to_string().contains("plain") && !files.to_string().contains("sub/.git"), "{files}");
+    // Git comes first, and a program is told too.
+    for first in [&files[0], &files[1]] {
+        assert!(first["why"].as_str().unwrap().starts_with("git executes"), "{files}");
+    }
+    assert!(ran.stderr.contains("in commits of refs/heads/main"), "{}", ran.stderr);
+}
+
+#[test]
+fn branches_and_tags_that_a_run_deletes_are_kept() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    assert!(git(&work, &["checkout", "-q", "-b", "old"]).0);
+    assert!(git(&work, &["commit", "-q", "--allow-empty", "-m", "precious"]).0);
+    assert!(git(&work, &["tag", "-m", "t", "v1"]).0);
+    let (branch, tag) = (commit_of(&work, "old"), commit_of(&work, "v1"));
+    assert!(git(&work, &["checkout", "-q", "main"]).0);
+    exec(&place, "git branch -q -D old; git tag -d v1").expect_code(0);
+    assert_eq!((commit_of(&work, "refs/heads/old"), commit_of(&work, "refs/tags/v1")), Default::default());
+    let result = result(&place);
+    for (name, id) in [("refs/heads/old", &branch), ("refs/tags/v1", &tag)] {
+        let kept = find(&result["git_refs"], "name", name)["from_kept_as"].as_str().unwrap().to_owned();
+        assert_eq!(&commit_of(&work, &kept), id, "{kept}");
+        assert!(kept.contains("/before/"), "{kept}");
+    }
+    // It is restored as the documentation says.
+    let run = result["run"].as_str().unwrap();
+    assert!(git(&work, &["branch", "old", &format!("refs/ringfence/{run}/before/heads/old")]).0);
+    assert_eq!(commit_of(&work, "old"), branch);
+}
+
+#[test]
+fn commits_that_a_run_rewrites_are_kept_and_later_ones_need_no_ref() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    assert!(git(&work, &["commit", "-q", "--allow-empty", "-m", "precious"]).0);
+    let precious = commit_of(&work, "main");
+    exec(&place, &format!("{COMMIT} --allow-empty -m later")).expect_code(0);
+    assert!(result(&place)["git_refs"][0]["from_kept_as"].is_null(), "{}", result(&place));
+    let later = commit_of(&work, "main");
+    exec(&place, &format!("git reset -q --hard HEAD~2; {COMMIT} --allow-empty -m other; git tag -f t"))
+        .expect_code(0);
+    let kept = find(&result(&place)["git_refs"], "name", "refs/heads/main")["from_kept_as"].clone();
+    let kept = kept.as_str().unwrap().to_owned();
+    assert_eq!(commit_of(&work, &kept), later);
+    assert_eq!(commit_of(&work, &format!("{kept}~1")), precious);
+    // The next run neither sees nor changes it, and a push does not take it along.
+    let ran = exec(
+        &place,
+        "git for-each-ref; git log --all --format=%s; git update-ref -d $(git for-each-ref --format='%(refname)' refs/ringfence | head -1)",
+    );
+    assert!(!ran.stdout.contains("ringfence") && !ran.stdout.contains("precious"), "{}", ran.stdout);
+    assert_eq!(commit_of(&work, &kept), later);
+    let remote = place.home().join("remote.git");
+    assert!(git(&work, &["init", "-q", "--bare", remote.to_str().unwrap()]).0);
+    for what in ["--all", "--tags", "main"] {
+        git(&work, &["push", "-q", remote.to_str().unwrap(), what]);
+    }
+    let pushed = git(&remote, &["for-each-ref", "--format=%(refname)"]).1;
+    assert!(pushed.contains("refs/heads/main") && !pushed.contains("ringfence"), "{pushed}");
+}
+
+#[test]
+fn refs_of_a_run_go_with_its_record() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    assert!(git(&work, &["branch", "old"]).0);
+    exec(&place, "git branch -q -D old").expect_code(0);
+    let listed = || git(&work, &["for-each-ref", "--format=%(refname)", "refs/ringfence"]).1;
+    assert!(listed().contains("before/heads/old"), "{}", listed());
+    place.run(&["prune", "--size", "1b", "--dry-run"]).expect_code(0);
+    assert!(listed().contains("before/heads/old"), "{}", listed());
+    place.run(&["prune", "--size", "1b"]).expect_code(0);
+    assert_eq!(listed(), "");
+}
+
+/// A file that occupies no disk must not cost any when a private git directory is made of what a run left.
+#[test]
+fn large_indexes_that_a_run_leaves_are_not_copied() {
+    let place = Place::new();
+    repository(&place.work());
+    let id = "0123456789012345678901234567890123456789";
+    let script = format!(
+        "for i in 1 2 3 4; do git init -q x$i; (cd x$i; {COMMIT} --allow-empty -m x; truncate -s 400M .git/sharedindex.{id}); done; \
+         truncate -s 400M x4/.git/index"
+    );
+    exec(&place, &script).expect_code(0);
+    let size = "du -s --apparent-size -BM $(find / -name 'x?' -maxdepth 3 2>/dev/null) | sort";
+    let ran = exec(&place, &format!("{size}; git status > /dev/null && echo fine"));
+    assert!(ran.stdout.contains("fine") && !ran.stdout.contains("40"), "{} {}", ran.stdout, ran.stderr);
+    let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+    assert!(notices.contains(&format!("sharedindex.{id} of the git directory is not seen")), "{notices}");
+    assert!(notices.contains("its index has 419430400 bytes"), "{notices}");
+}
+
+#[test]
+fn refs_of_earlier_runs_do_not_keep_later_ones_from_git() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    let id = commit_of(&work, "main");
+    let kept = work.join(".git/refs/ringfence/20260101-000000-aaaa/before/heads");
+    fs::create_dir_all(&kept).unwrap();
+    for number in 0..21_000 {
+        fs::write(kept.join(number.to_string()), format!("{id}\n")).unwrap();
+    }
+    let ran = exec(&place, &format!("{COMMIT} --allow-empty -m inside")).expect_code(0);
+    assert_eq!(git(&work, &["log", "-1", "--format=%s"]).1, "inside\n", "{}", ran.stderr);
+}
