@@ -75,12 +75,12 @@ fn requests_of_foreign_pages() {
         &[JSON, ("host", "[::1].evil.example")],
     ];
     // A page does not have the token, and a browser's cookie does not help it.
-    let cookie = site.log_in();
+    let session = site.log_in();
     for headers in foreign {
         let answer = ask(&site.address, "POST", "/tasks", headers, &task);
         assert!([400, 401, 403, 421].contains(&answer.status), "{headers:?}: {answer:?}");
         if headers.iter().any(|(name, _)| ["origin", "sec-fetch-site"].contains(name)) {
-            let headers = [headers, &[("cookie", cookie.as_str())]].concat();
+            let headers = [headers, &session.headers()[..]].concat();
             let answer = ask(&site.address, "POST", "/tasks", &headers, &task);
             assert!([400, 401, 403, 421].contains(&answer.status), "{headers:?}: {answer:?}");
         }

@@ -161,6 +161,9 @@ fn a_native_run_has_limits_by_default() {
     let limits = &record["effective"]["limits"];
     assert!(record["requested"]["limits"]["memory"].is_null());
     assert!(limits["growth"].is_string(), "{record}");
+    assert!(record["mechanisms"]["growth"].is_string(), "{record}");
+    let promises = place.run(&["runs", "show", "last"]).expect_code(0).stdout;
+    assert!(promises.contains("growth of the workspace's disk is bounded"), "{promises}");
     let not_enforced = record["not_enforced"].to_string();
     for (name, promise, word) in
         [("memory", "memory", "memory is not"), ("pids", "pids", "processes are not")]

@@ -7,10 +7,11 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::site::{SETTINGS, Site, ask};
+use crate::site::{LoginAddress, SETTINGS, Site, ask};
 use crate::support::{BINARY, Place, Ran, wait_for};
 
 /// Another user of the machine.
@@ -133,30 +134,35 @@ fn unix_socket_does_not_serve_root_unless_the_daemon_is_roots() {
 #[test]
 fn login_code_is_worth_nothing_twice_guessed_or_unredeemed() {
     let site = Site::new();
-    let path = site.login_path();
-    // A program that only looks does not use the code up.
-    ask(&site.address, "HEAD", &path, &[], "");
-    let entered = site.get_anonymously(&path).expect(303);
+    let login = site.login_address();
+    // A program that only looks does not use the code up, and neither does one under another name.
+    ask(&site.address, "HEAD", &login.path, &[("host", &login.host)], "");
+    let plain = site.get_anonymously(&login.path).expect(303);
+    assert_eq!(plain.header("location"), Some(&*format!("http://{}{}", login.host, login.path)));
+    let entered = site.open(&login).expect(303);
     assert_eq!(entered.header("location"), Some("/ui"));
     let cookie = entered.header("set-cookie").unwrap().to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     let cookie = cookie.split(';').next().unwrap();
-    site.ask("GET", "/tasks", &[("cookie", cookie)], "").expect(200);
-    let again = site.get_anonymously(&path).expect(403);
+    let with = |cookie: &str, path: &str| {
+        ask(&site.address, "GET", path, &[("host", &login.host), ("cookie", cookie)], "")
+    };
+    with(cookie, "/tasks").expect(200);
+    let again = site.open(&login).expect(403);
     assert!(again.body.contains("was used") && again.body.contains("ringfence open"), "{again:?}");
     // The same browser is logged in already.
-    let known = site.ask("GET", &path, &[("cookie", cookie)], "").expect(303);
+    let known = with(cookie, &login.path).expect(303);
     assert_eq!((known.header("location"), known.header("set-cookie")), (Some("/ui"), None));
-    let unused = site.login_path();
+    let unused = site.login_address().path;
     for wrong in ["", "0", &"0".repeat(64), &unused[..unused.len() - 1], "%00"] {
         let code = wrong.rsplit('=').next().unwrap();
         let answer = site.get_anonymously(&format!("/ui/login?code={code}")).expect(403);
         let set = answer.header("set-cookie").unwrap_or_default().split(';').next().unwrap();
-        site.ask("GET", "/tasks", &[("cookie", set)], "").expect(401);
+        with(set, "/tasks").expect(401);
     }
     let (name, value) = cookie.split_once('=').unwrap();
     for forged in [value[1..].to_owned(), "0".repeat(64), value.to_uppercase() + "0", String::new()] {
-        site.ask("GET", "/tasks", &[("cookie", &format!("{name}={forged}"))], "").expect(401);
+        with(&format!("{name}={forged}"), "/tasks").expect(401);
     }
 }
 
@@ -165,29 +171,36 @@ fn login_code_of_a_command_line_is_worth_nothing_to_another_user() {
     let site = Site::new();
     let get = "import sys, urllib.request, urllib.error\n\
         class No(urllib.request.HTTPRedirectHandler):\n    def redirect_request(self, *a): return None\n\
-        try: print(urllib.request.build_opener(No).open(sys.argv[1]).status)\n\
-        except urllib.error.HTTPError as e: print(e.code)";
+        def get(headers):\n    \
+            try: return urllib.request.build_opener(No).open(urllib.request.Request(sys.argv[1], headers=headers)).status\n    \
+            except urllib.error.HTTPError as e: return e.code\n\
+        print(get({}), get({'host': sys.argv[2]}))";
     let codes = || site.ask("POST", "/system/login-codes?ownerOnly=true", &[], "").expect(200).json();
-    let path = codes()["path"].as_str().unwrap().to_owned();
-    let Some(ran) = as_stranger(get, &[&format!("http://{}{path}", site.address)]) else { return };
-    assert_eq!(ran.stdout.trim(), "403", "{ran:?}");
+    let code = codes();
+    let text = |key: &str| code[key].as_str().unwrap();
+    let login = LoginAddress { host: format!("{}:{}", text("host"), port(&site)), path: text("path").into() };
+    let url = format!("http://{}{}", site.address, login.path);
+    // Under the plain address, too, another user learns nothing, not even the name.
+    let Some(ran) = as_stranger(get, &[&url, &login.host]) else { return };
+    assert_eq!(ran.stdout.trim(), "403 403", "{ran:?}");
     // And it was not used up.
-    site.get_anonymously(&path).expect(303);
+    site.open(&login).expect(303);
 }
 
 /// Browsers send a cookie to every port of a host, so another user who serves a page there gets to see it.
 #[test]
 fn cookie_of_the_owners_session_is_worth_nothing_to_another_user() {
     let site = Site::new();
-    let cookie = site.log_in();
+    let session = site.log_in();
     let get = "import sys, urllib.request, urllib.error\n\
         request = urllib.request.Request(sys.argv[1], headers=dict(h.split('=', 1) for h in sys.argv[2:]))\n\
         try: print(urllib.request.urlopen(request).status)\n\
         except urllib.error.HTTPError as e: print(e.code)";
-    site.ask("GET", "/tasks", &[("cookie", &cookie)], "").expect(200);
+    site.ask("GET", "/tasks", &session.headers(), "").expect(200);
     let url = format!("http://{}/tasks", site.address);
+    let (cookie, host) = (format!("cookie={}", session.cookie), format!("host={}", session.host));
     for extra in ["accept=*/*", "x-forwarded-for=192.0.2.1", "sec-fetch-site=same-origin"] {
-        let Some(ran) = as_stranger(get, &[&url, &format!("cookie={cookie}"), extra]) else { return };
+        let Some(ran) = as_stranger(get, &[&url, &cookie, &host, extra]) else { return };
         assert_eq!(ran.stdout.trim(), "403", "{extra}: {ran:?}");
     }
 }
@@ -357,7 +370,7 @@ fn idle_connections_do_not_take_the_owners_place() {
         let _ = (&idle[idle.len() - 1 - number]).write_all(b"GET /tasks HTTP/1.1\r\nhost: ");
     }
     let session = site.log_in();
-    site.ask("GET", "/ui", &[("cookie", &session)], "").expect(200);
+    site.ask("GET", "/ui", &session.headers(), "").expect(200);
     drop(idle);
 }
 
@@ -366,7 +379,7 @@ fn flood_of_strangers_does_not_lock_the_owner_out() {
     let settings = SETTINGS.replace("\"rate_limit\": 0", "\"rate_limit\": 100");
     let site = Site::of(Place::new().settings(&settings));
     let session = site.log_in();
-    let path = site.login_path();
+    let login = site.login_address();
     let mut last = 0;
     for number in 0..150 {
         let wrong = format!("Bearer {number:064x}");
@@ -377,10 +390,10 @@ fn flood_of_strangers_does_not_lock_the_owner_out() {
     site.get_anonymously("/openapi.json").expect(429);
     for _ in 0..20 {
         site.get("/tasks").expect(200);
-        site.ask("GET", "/ui", &[("cookie", &session)], "").expect(200);
-        site.ask("GET", "/assets/style.css", &[("cookie", &session)], "").expect(200);
+        site.ask("GET", "/ui", &session.headers(), "").expect(200);
+        site.ask("GET", "/assets/style.css", &session.headers(), "").expect(200);
     }
-    site.get_anonymously(&path).expect(303);
+    site.open(&login).expect(303);
     site.ok(&["open", "--print"]);
 }
 
@@ -390,15 +403,17 @@ fn page_of_another_site_does_nothing() {
     let session = site.log_in();
     let body = json!({ "prompt": "x", "agent": "demo", "directory": site.place.work() }).to_string();
     for kind in ["application/json", "text/plain", "application/x-www-form-urlencoded"] {
-        for (cookie, status) in [("", 401), (session.as_str(), 403)] {
-            let headers = [("origin", "http://evil.example"), ("content-type", kind), ("cookie", cookie)];
-            site.ask("POST", "/tasks", &headers, &body).expect(status);
-            let headers = [("sec-fetch-site", "cross-site"), ("content-type", kind), ("cookie", cookie)];
-            site.ask("POST", "/tasks", &headers, &body).expect(status);
+        for (cookie, status) in [("", 401), (session.cookie.as_str(), 403)] {
+            for foreign in
+                [&[("origin", "http://evil.example")][..], &[("sec-fetch-site", "cross-site")], &[]]
+            {
+                let own = [("host", session.host.as_str()), ("content-type", kind), ("cookie", cookie)];
+                site.ask("POST", "/tasks", &[&own[..], foreign].concat(), &body).expect(status);
+            }
         }
     }
     // A name that was bent to loopback has another cookie, and so none.
-    site.ask("GET", "/tasks", &[("host", "evil.example"), ("cookie", &session)], "").expect(401);
+    site.ask("GET", "/tasks", &[("host", "evil.example"), ("cookie", &session.cookie)], "").expect(401);
     assert_no_task(&site);
 }
 
@@ -446,13 +461,13 @@ fn token_outlives_the_daemon_and_sessions_do_not() {
     site.address = address;
     assert_eq!(site.bearer(), token);
     site.get("/tasks").expect(200);
-    site.ask("GET", "/tasks", &[("cookie", &session)], "").expect(401);
+    site.ask("GET", "/tasks", &session.headers(), "").expect(401);
 }
 
 #[test]
 fn rotated_token_ends_the_old_one_sessions_and_codes() {
     let site = Site::new();
-    let (old, session, path) = (site.bearer(), site.log_in(), site.login_path());
+    let (old, session, login) = (site.bearer(), site.log_in(), site.login_address());
     // Only the Unix socket does it.
     site.ask("POST", "/system/token/rotate", &[], "").expect(403);
     assert_eq!(site.bearer(), old);
@@ -461,8 +476,8 @@ fn rotated_token_ends_the_old_one_sessions_and_codes() {
     assert_ne!(site.bearer(), old);
     site.get("/tasks").expect(200);
     ask(&site.address, "GET", "/tasks", &[("authorization", &old)], "").expect(401);
-    site.ask("GET", "/tasks", &[("cookie", &session)], "").expect(401);
-    site.get_anonymously(&path).expect(403);
+    site.ask("GET", "/tasks", &session.headers(), "").expect(401);
+    site.open(&login).expect(403);
     assert_eq!(mode(&site.place.state().join("api.token")), 0o600);
     let events = site.get("/events?after=0&limit=1000").json().to_string();
     assert!(events.contains("token.rotate") && events.contains("\"who\":\"socket\""), "{events}");
@@ -471,13 +486,143 @@ fn rotated_token_ends_the_old_one_sessions_and_codes() {
     }
 }
 
+/// Shorter than the pause between signs of life on a stream, so that a stream that goes on is noticed.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// Begins a stream, and returns when its first bytes are there.
+fn begin_stream(site: &Site, path: &str, headers: &[(&str, &str)]) -> TcpStream {
+    let mut stream = TcpStream::connect(&site.address).unwrap();
+    stream.set_read_timeout(Some(STREAM_TIMEOUT)).unwrap();
+    let named = headers.iter().any(|(name, _)| *name == "host");
+    let host = if named { String::new() } else { format!("host: {}\r\n", site.address) };
+    let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let head =
+        format!("GET {path} HTTP/1.1\r\n{host}{more}accept: text/event-stream\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200", "{path}");
+    stream
+}
+
+/// Every stream of the API and the pages, begun with these headers. One run goes on meanwhile.
+fn begin_streams(site: &Site, headers: &[(&str, &str)]) -> Vec<(String, TcpStream)> {
+    let run = wait_for("the run", || {
+        let runs = site.get("/runs").json();
+        Some(runs["runs"][0]["run"].as_str()?.to_owned())
+    });
+    let paths = [
+        "/events".to_owned(),
+        "/ui/live".to_owned(),
+        format!("/runs/{run}/log?follow=true"),
+        format!("/ui/runs/{run}/stream"),
+    ];
+    paths.into_iter().map(|path| (path.clone(), begin_stream(site, &path, headers))).collect()
+}
+
+/// Reads each stream to its end.
+#[track_caller]
+fn assert_ended(streams: Vec<(String, TcpStream)>) {
+    for (path, mut stream) in streams {
+        let ended = stream.read_to_end(&mut Vec::new());
+        assert!(ended.is_ok(), "{path} goes on: {ended:?}");
+    }
+}
+
+#[test]
+fn streams_end_with_the_session_or_the_token_that_began_them() {
+    let site = Site::new();
+    site.add("echo begun; until [ -e go ]; do sleep 0.1; done");
+    let (left, rotated) = (site.log_in(), site.log_in());
+    let of_left = begin_streams(&site, &left.headers());
+    let of_rotated = begin_streams(&site, &rotated.headers());
+    let bearer = site.bearer();
+    let of_token = begin_streams(&site, &[("authorization", &bearer)]);
+    let page = site.ask("GET", "/ui", &left.headers(), "").expect(200).body;
+    let token = page.split("name=\"token\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    site.ask("POST", "/ui/logout", &left.form_headers(), &format!("token={token}")).expect(303);
+    assert_ended(of_left);
+    // Those of other credentials go on.
+    for (path, stream) in of_rotated.iter().chain(&of_token) {
+        stream.set_nonblocking(true).unwrap();
+        let mut rest = [0; 64 << 10];
+        while let Ok(read) = (&*stream).read(&mut rest) {
+            assert_ne!(read, 0, "{path} has ended");
+        }
+        stream.set_nonblocking(false).unwrap();
+    }
+    let waiting = begin_request(&site, "/events?after=999999&wait=50", &bearer);
+    site.ok(&["token", "rotate"]);
+    assert_ended(of_rotated);
+    assert_ended(of_token);
+    let mut answer = String::new();
+    (&waiting).read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    fs::write(site.place.work().join("go"), "").unwrap();
+}
+
+/// Sends a request and does not wait for its answer.
+fn begin_request(site: &Site, path: &str, bearer: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(&site.address).unwrap();
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nhost: {}\r\nauthorization: {bearer}\r\nconnection: close\r\n\r\n",
+        site.address
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    site.get("/tasks").expect(200);
+    stream
+}
+
+/// A browser resolves the dashboard's name to 127.0.0.1 and to ::1.
+#[test]
+fn no_other_program_takes_the_daemons_port_at_the_other_loopback_address() {
+    let site = Site::new();
+    let port: u16 = port(&site).parse().unwrap();
+    // A machine may have no IPv6.
+    let Ok(other) = TcpListener::bind("[::1]:0") else { return };
+    for address in ["[::1]", "[::]", "0.0.0.0", "127.0.0.1"] {
+        let taken = TcpListener::bind(format!("{address}:{port}"));
+        assert!(taken.is_err(), "{address}");
+    }
+    ask(&format!("[::1]:{port}"), "GET", "/health", &[], "").expect(200);
+    // A daemon whose name another program would answer for does not start.
+    let taken = other.local_addr().unwrap();
+    let place =
+        Place::new().settings(SETTINGS).env("RINGFENCE_LISTEN", format!("127.0.0.1:{}", taken.port()));
+    let refused = place.run(&["start"]);
+    assert_eq!(refused.code(), 125, "{refused:?}");
+    assert!(
+        refused.stderr.contains(&taken.to_string()) && refused.stderr.contains("choose another"),
+        "{refused:?}"
+    );
+}
+
+/// A run whose page the user has visited under 127.0.0.1 knows every cookie of that name, and has the owner's uid.
+#[test]
+fn run_with_a_stolen_cookie_does_not_command_the_daemon() {
+    let site = Site::new();
+    let session = site.log_in();
+    let policy = open_policy(&site.place);
+    let port = port(&site);
+    for host in ["127.0.0.1", "localhost", "[::1]", "guess.localhost", "0.0.0.0"] {
+        let script = format!(
+            "unset http_proxy HTTP_PROXY all_proxy ALL_PROXY; curl -s -m 20 --noproxy '*' -w ' %{{http_code}}' \
+             -H 'cookie: {}' -H 'host: {host}:{port}' -H 'origin: http://{host}:{port}' http://127.0.0.1:{port}/tasks",
+            session.cookie
+        );
+        let ran = site.place.run(&["exec", "--policy", &policy, "--", "sh", "-c", &script]);
+        assert!(ran.stdout.ends_with(" 401"), "{host}: {ran:?}");
+    }
+    site.ask("GET", "/tasks", &session.headers(), "").expect(200);
+}
+
 #[test]
 fn two_daemons_have_two_tokens() {
     let (one, other) = (Site::new(), Site::new());
     assert_ne!(one.bearer(), other.bearer());
     one.ask("GET", "/tasks", &[("authorization", &other.bearer())], "").expect(401);
-    one.ask("GET", "/tasks", &[("cookie", &other.log_in())], "").expect(401);
-    one.get_anonymously(&other.login_path()).expect(403);
+    one.ask("GET", "/tasks", &other.log_in().headers(), "").expect(401);
+    one.open(&other.login_address()).expect(403);
     let second = one.place.run(&["serve"]);
     assert!(second.code() == 125 && second.stderr.contains("runs already"), "{second:?}");
     one.get("/tasks").expect(200);

@@ -50,6 +50,7 @@ mod inputs;
 mod kernel;
 mod overlays;
 mod processes;
+mod programs;
 mod quota;
 mod scan;
 mod settings;

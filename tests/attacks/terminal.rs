@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use crate::site::Site;
 use crate::support::{Place, Ran, wait_for};
 
 /// What an agent prints, each with a mark before it that has to be seen.
@@ -156,4 +157,139 @@ fn a_path_in_an_error_steers_no_terminal() {
         place.run(&["exec", "--mode", "host", "--cwd", "/nowhere/MARK\u{1b}]0;t\u{7}\u{9b}2J", "--", "true"]);
     assert_ne!(ran.code(), 0);
     check("an error", &ran, "MARK");
+}
+
+/// Characters that a terminal would obey or hide, each after a mark.
+const HIDDEN: &str = "MARK\u{9b}2J\u{202e}\u{1b}]0;t\u{7}\u{200b}";
+
+#[test]
+fn an_argument_in_a_usage_error_is_shown_as_an_escape() {
+    let place = Place::new().env("CLICOLOR_FORCE", "1");
+    let flag = format!("--{HIDDEN}");
+    for args in [
+        &[HIDDEN][..],
+        &[&flag],
+        &["run", &flag],
+        &["exec", "--mode", HIDDEN, "--", "true"],
+        &["task", "list", "--state", HIDDEN],
+        &["task", "add", "--priority", HIDDEN, "x"],
+        &["token", "show", HIDDEN],
+    ] {
+        let ran = place.run(args).expect_code(2);
+        check("a usage error", &ran, "MARK\\u{9b}2J\\u{202e}\\u{1b}]0;t\\u{7}\\u{200b}");
+        assert!(ran.stdout.is_empty(), "{ran:?}");
+    }
+    // What is asked for goes to standard output, and steers as little.
+    for help in [&["--help"][..], &["help", "run"], &["--version"]] {
+        let ran = place.run(help).expect_code(0);
+        check("help", &ran, "ringfence");
+        assert!(ran.stderr.is_empty(), "{ran:?}");
+    }
+}
+
+/// A place with an agent CLI that says things, in a directory that is the user's.
+fn place_with_cli() -> Place {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new()
+        .env("CLICOLOR_FORCE", "1")
+        .settings(r#"{"sandbox": {"mode": "host", "policy": "open"}, "agents": {"a": {"cli": "claude"}}}"#);
+    let bin = place.home().join("bin");
+    fs::create_dir(&bin).unwrap();
+    fs::write(bin.join("payload"), PAYLOADS.concat() + "\n").unwrap();
+    let script = format!("#!/bin/sh\ncat {}/payload\n", bin.display());
+    fs::write(bin.join("claude"), script).unwrap();
+    fs::set_permissions(bin.join("claude"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    place.env("PATH", path)
+}
+
+#[test]
+fn what_an_agent_cli_says_of_itself_steers_no_terminal() {
+    let place = place_with_cli();
+    for args in [
+        &["sandbox", "doctor"][..],
+        &["sandbox", "doctor", "--json"],
+        &["auth", "check", "claude"],
+        &["auth", "check", "claude", "--json"],
+    ] {
+        check(&args.join(" "), &place.run(args), "MARK1");
+    }
+}
+
+#[test]
+fn settings_and_paths_steer_no_terminal() {
+    let name = format!("dir-{HIDDEN}");
+    let settings = serde_json::json!({
+        "sandbox": { "mode": "host", "policy": "open" },
+        "agents": { "a": { "cli": "demo", "name": HIDDEN, "sandbox_mode": "host", "working_directory": format!("/nowhere/{HIDDEN}") } },
+    });
+    let place = Place::new().env("CLICOLOR_FORCE", "1").settings(&settings.to_string());
+    fs::create_dir(place.work().join(&name)).unwrap();
+    for (args, mark) in [
+        (&["sandbox", "show"][..], "agent a"),
+        (&["agents"], "MARK"),
+        (&["agents", "--json"], "MARK"),
+        (&["config", "list"], "MARK"),
+        (&["config", "get", "agents.a.name"], "MARK"),
+        (&["config", "explain", "agents.a.name"], "MARK"),
+        (&["run", "--agent", "a", "x"], "MARK"),
+        (&["run", "--agent", HIDDEN, "x"], "MARK"),
+        (&["exec", "--policy", HIDDEN, "--", "true"], "MARK"),
+        (&["exec", "--", HIDDEN], "MARK"),
+        (&["runs", "show", HIDDEN], "MARK"),
+        (&["task", "show", HIDDEN], "MARK"),
+        (&["task", "add", "--agent", "demo", "--cwd", &name, "--json", HIDDEN], "task"),
+        (&["task", "list"], "MARK"),
+        (&["task", "show", "last"], "MARK"),
+        (&["compare", "--rounds", "1"], "host"),
+    ] {
+        check(&args.join(" ").replace(HIDDEN, "…"), &place.run(args), mark);
+    }
+}
+
+/// Programs that show what the API or a webhook sends print it on terminals too.
+#[test]
+fn what_a_run_says_leaves_the_daemon_as_plain_text() {
+    use std::io::{Read, Write};
+    let hook = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = format!(
+        r#"{{"sandbox": {{"mode": "host", "policy": "open"}}, "server": {{"rate_limit": 0}},
+            "queue": {{"retry_seconds": 1, "retry_max_seconds": 1, "webhook": "http://{}/hook"}}}}"#,
+        hook.local_addr().unwrap()
+    );
+    let place = Place::new().settings(&settings);
+    fs::write(place.work().join("payload"), PAYLOADS.join("\n") + "\n").unwrap();
+    let site = Site::of(place);
+    let task = serde_json::json!({
+        "prompt": "go", "agent": "command", "command": "sh -c 'cat payload; cat payload >&2; exit 7'",
+        "directory": site.place.work(), "max_attempts": 1,
+    });
+    let added = site.post("/tasks", &task).expect(201).json();
+    let id = added["task"]["id"].as_str().unwrap();
+    let mut bodies = vec![("webhook".to_owned(), {
+        let (mut stream, _) = hook.accept().unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+        String::from_utf8_lossy(&bytes).into_owned()
+    })];
+    let run = site.wait(id)["attempts"][0]["run"].as_str().unwrap().to_owned();
+    for path in [
+        format!("/tasks/{id}"),
+        format!("/runs/{run}"),
+        format!("/runs/{run}/log"),
+        "/dead-letter".to_owned(),
+        "/events?after=0&limit=1000".to_owned(),
+    ] {
+        bodies.push((path.clone(), site.get(&path).expect(200).body));
+    }
+    for (from, body) in bodies {
+        assert!(body.contains("MARK8"), "{from}: {body:?}");
+        assert_eq!(steers(&body.replace('\r', "")), None, "{from}: {body:?}");
+        // Nor hidden in escapes of JSON.
+        for escape in ["\\u001b", "\\u009b", "\\u202e", "\\u0007"] {
+            assert!(!body.contains(escape), "{from}: {escape}: {body:?}");
+        }
+    }
 }

@@ -254,3 +254,36 @@ fn files_that_the_user_names_are_read_without_blocking_and_bounded() {
         }
     }
 }
+
+/// A run that works in the state directory could read the daemon's token and change the settings.
+#[test]
+fn workspace_in_the_state_directory_is_refused() {
+    let place = Place::new();
+    let runs = place.state().join("runs");
+    fs::create_dir_all(&runs).unwrap();
+    let linked = place.home().join("linked");
+    symlink(&runs, &linked).unwrap();
+    let relative = format!("{}/../home/.ringfence", place.home().display());
+    for directory in [place.state(), runs, linked, relative.into()] {
+        let directory = directory.display().to_string();
+        for args in [
+            &["exec", "--cwd", &directory, "--", "true"][..],
+            &["exec", "--mode", "host", "--cwd", &directory, "--", "true"],
+            &["run", "--agent", "demo", "--cwd", &directory, "x"],
+            &["task", "add", "--agent", "demo", "--cwd", &directory, "x"],
+        ] {
+            let ran = place.run(args);
+            assert_eq!(ran.code(), 125, "{args:?}: {ran:?}");
+            assert!(
+                ran.stderr.contains("is in the state directory") && ran.stderr.contains("RINGFENCE_HOME"),
+                "{args:?}: {ran:?}"
+            );
+        }
+    }
+    let ran = place.command(&["exec", "--", "true"]).current_dir(place.state()).output().unwrap();
+    assert_eq!(ran.status.code(), Some(125), "{ran:?}");
+    // A directory whose name only begins the same is another one.
+    let beside = place.home().join(".ringfence-work");
+    fs::create_dir(&beside).unwrap();
+    place.run(&["exec", "--cwd", beside.to_str().unwrap(), "--", "true"]).expect_code(0);
+}

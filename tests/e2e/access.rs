@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::site::{SETTINGS, Site, ask};
+use crate::site::{Answer, LoginAddress, SETTINGS, Site, ask};
 use crate::support::Place;
 
 /// What a route is, as the documents and the guide say it: whoever changes one changes this.
@@ -81,7 +81,7 @@ fn routes() -> Vec<(String, String)> {
 /// From where a request comes.
 const PLACES: [&str; 4] = ["loopback", "forged host", "foreign origin", "other address"];
 const SLOW: [&str; 4] = ["/system/doctor", "/system/modes", "/system/probe", "/ui/compare"];
-const CREDENTIALS: [&str; 6] = ["none", "wrong", "key", "bearer", "owner", "session"];
+const CREDENTIALS: [&str; 7] = ["none", "wrong", "key", "bearer", "owner", "session", "stolen cookie"];
 
 /// What the environment of the daemon says.
 #[derive(Debug, Clone, Copy)]
@@ -125,6 +125,7 @@ fn check(case: Case) {
     let local = format!("127.0.0.1:{port}");
     site.address.clone_from(&local);
     let (owner, session) = (site.bearer(), site.log_in());
+    let origin = format!("http://{}", session.host);
     let (mut seen, mut wrong, mut let_in) = (0, Vec::new(), BTreeSet::new());
     for (method, path) in routes() {
         for from in PLACES {
@@ -148,12 +149,18 @@ fn check(case: Case) {
                     "foreign origin" => headers.push(("origin", "http://evil.example")),
                     _ => {}
                 }
+                if credentials == "session" && from != "forged host" {
+                    headers.push(("host", &session.host));
+                }
+                if credentials == "session" && from != "foreign origin" {
+                    headers.push(("origin", &origin));
+                }
                 match credentials {
                     "wrong" => headers.push(("x-api-key", "wrong")),
                     "key" => headers.push(("x-api-key", "the-key")),
                     "bearer" => headers.push(("authorization", "Bearer the-token")),
                     "owner" => headers.push(("authorization", &owner)),
-                    "session" => headers.push(("cookie", &session)),
+                    "session" | "stolen cookie" => headers.push(("cookie", &session.cookie)),
                     _ => {}
                 }
                 let answer = ask(&address, &method, &path, &headers, "");
@@ -210,63 +217,82 @@ fn every_route_with_every_credential_from_everywhere_without_keys() {
     check(Case { keys: false, switch: Some("true") });
 }
 
+/// The token of a page's forms.
+fn form_token(page: &str) -> String {
+    page.split("name=\"token\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+}
+
+/// Enters a key at a login page under a host, and returns the answer.
+fn enter_key(site: &Site, host: &str, key: &str) -> Answer {
+    let page = ask(&site.address, "GET", "/ui/login", &[("host", host)], "").expect(200);
+    let cookie = page.header("set-cookie").unwrap().to_owned();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    assert!(!cookie.to_ascii_lowercase().contains("domain"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap();
+    let headers = [("host", host), ("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie)];
+    let post = |body: &str| ask(&site.address, "POST", "/ui/login", &headers, body);
+    post(&format!("token=00&key={key}")).expect(403);
+    let entered = post(&format!("token={}&key={key}", form_token(&page.body)));
+    let set = entered.header("set-cookie").unwrap_or_default();
+    assert!(!set.contains(cookie), "a name from before is worth nothing");
+    entered
+}
+
 #[test]
-fn a_browser_logs_in_once_and_its_forms_are_its_own() {
+fn key_opens_a_session_under_a_name_that_no_other_program_serves() {
     let site = Site::of(Place::new().settings(SETTINGS).env("API_SECRET", "the-token"));
     let first = site.get_anonymously("/ui").expect(303);
     assert_eq!(first.header("location"), Some("/ui/login"));
-    let page = site.get_anonymously("/ui/login").expect(200);
-    let cookie = page.header("set-cookie").unwrap().to_owned();
-    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
-    let cookie = cookie.split(';').next().unwrap().to_owned();
-    let token = |page: &str| {
-        page.split("name=\"token\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
-    };
-    let form = |path: &str, cookie: &str, body: &str| {
-        site.ask(
-            "POST",
-            path,
-            &[("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie)],
-            body,
-        )
-    };
-    let mine = token(&page.body);
-    assert_eq!(
-        form("/ui/login", &cookie, &format!("token={mine}&key=nonsense")).header("location"),
-        Some("/ui/login")
-    );
-    form("/ui/login", &cookie, "token=00&key=the-token").expect(403);
-    let entered = form("/ui/login", &cookie, &format!("token={mine}&key=the-token")).expect(303);
-    let session = entered.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
-    assert_ne!(session, cookie, "a name from before is worth nothing");
-    site.ask("GET", "/ui", &[("cookie", &cookie)], "").expect(303);
-    let inside = site.ask("GET", "/ui/tasks", &[("cookie", &session)], "").expect(200);
+    let port = site.address.rsplit(':').next().unwrap();
+    for name in ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "old.localhost"] {
+        let host = format!("{name}:{port}");
+        let wrong = enter_key(&site, &host, "nonsense");
+        assert_eq!(wrong.header("location"), Some("/ui/login"), "{name}");
+        let entered = enter_key(&site, &host, "the-token").expect(200);
+        assert_eq!(entered.header("set-cookie"), None, "{name}: no session under a shared name");
+        let address = entered.body.split("href=\"http://").nth(1).unwrap().split('"').next().unwrap();
+        let (own, path) = address.split_once('/').unwrap();
+        assert!(own.ends_with(&format!(".localhost:{port}")) && own != host, "{own}");
+        let login = LoginAddress { host: own.to_owned(), path: format!("/{path}") };
+        assert!(site.open(&login).expect(303).header("set-cookie").is_some(), "{name}");
+    }
+    // A name that is the daemon's alone keeps its session.
+    let proxied = enter_key(&site, "ringfence.example", "the-token").expect(303);
+    let cookie = proxied.header("set-cookie").unwrap().split(';').next().unwrap();
+    site.ask("GET", "/tasks", &[("host", "ringfence.example"), ("cookie", cookie)], "").expect(200);
+    site.ask("GET", "/tasks", &[("host", "other.example"), ("cookie", cookie)], "").expect(401);
+}
+
+#[test]
+fn forms_of_a_session_are_its_own() {
+    let site = Site::new();
+    let session = site.log_in();
+    let form = |path: &str, body: &str| site.ask("POST", path, &session.form_headers(), body);
+    let page = |path: &str| site.ask("GET", path, &session.headers(), "");
+    let token = form_token(&page("/ui/tasks").expect(200).body);
     // A word about what was done is for who sees the whole page.
-    let unknown = format!("token={}&name=worker-0", token(&inside.body));
-    form("/ui/system/start", &session, &unknown).expect(303);
-    let part =
-        site.ask("GET", "/ui/system", &[("cookie", &session), ("x-ringfence-live", "1")], "").expect(200);
+    form("/ui/system/start", &format!("token={token}&name=worker-0")).expect(303);
+    let partly = [&session.headers()[..], &[("x-ringfence-live", "1")]].concat();
+    let part = site.ask("GET", "/ui/system", &partly, "").expect(200);
     assert!(!part.body.contains("Process not found"), "{}", part.body);
-    let whole = site.ask("GET", "/ui/system", &[("cookie", &session)], "").expect(200);
+    let whole = page("/ui/system").expect(200);
     assert!(whole.body.contains("Process not found"), "{}", whole.body);
-    // Only with the token of this very browser, and not for a page from elsewhere.
     let add = |token: &str| {
+        let directory = site.place.work();
+        let directory = directory.display();
         format!(
-            "token={token}&prompt=x&agent=demo&directory={}&mode=&role=worker&priority=0&command=",
-            site.place.work().display()
+            "token={token}&prompt=x&agent=demo&directory={directory}&mode=&role=worker&priority=0&command="
         )
     };
-    form("/ui/tasks", &session, &add(&mine)).expect(403);
-    let foreign = [
-        ("content-type", "application/x-www-form-urlencoded"),
-        ("cookie", &session),
-        ("origin", "http://evil.example"),
-    ];
-    site.ask("POST", "/ui/tasks", &foreign, &add(&token(&inside.body))).expect(403);
-    assert_eq!(
-        form("/ui/tasks", &session, &add(&token(&inside.body))).header("location"),
-        Some("/ui/tasks/1")
-    );
-    form("/ui/logout", &session, &format!("token={}", token(&inside.body))).expect(303);
-    site.ask("GET", "/ui", &[("cookie", &session)], "").expect(303);
+    let others = form_token(&site.ask("GET", "/ui/tasks", &site.log_in().headers(), "").body);
+    form("/ui/tasks", &add(&others)).expect(403);
+    // Nor for a page from elsewhere, nor for one that does not say where it is from.
+    for origin in [&[][..], &[("origin", "http://evil.example")], &[("origin", "null")]] {
+        let kind = ("content-type", "application/x-www-form-urlencoded");
+        let headers = [&session.headers()[..], &[kind], origin].concat();
+        site.ask("POST", "/ui/tasks", &headers, &add(&token)).expect(403);
+    }
+    assert_eq!(form("/ui/tasks", &add(&token)).header("location"), Some("/ui/tasks/1"));
+    form("/ui/logout", &format!("token={token}")).expect(303);
+    page("/ui").expect(303);
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::site::{SETTINGS, Site, ask};
+use crate::site::{SETTINGS, Session, Site, ask};
 use crate::support::{Place, wait_for};
 
 #[test]
@@ -548,19 +548,19 @@ fn the_daemon_of_another_machine_is_not_stopped_from_here_and_no_run_reaches_its
     far.run(&["status"]).expect_code(0);
 }
 
-/// The cookie of somebody who looks at a page, and the token of its forms.
-fn visit(site: &Site) -> (String, String) {
-    let cookie = site.log_in();
-    let page = site.ask("GET", "/ui/tasks", &[("cookie", &cookie)], "").expect(200);
+/// The session of a browser that looks at a page, and the token of its forms.
+fn visit(site: &Site) -> (Session, String) {
+    let session = site.log_in();
+    let page = site.ask("GET", "/ui/tasks", &session.headers(), "").expect(200);
     let token = page.body.split("name=\"token\" value=\"").nth(1).unwrap().split('"').next().unwrap();
-    (cookie, token.to_owned())
+    (session, token.to_owned())
 }
 
 #[test]
 fn a_form_that_cannot_be_read_adds_nothing() {
     let site = Site::new();
-    let (cookie, token) = visit(&site);
-    let headers = [("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie.as_str())];
+    let (session, token) = visit(&site);
+    let headers = session.form_headers();
     let fields = "prompt=x&agent=demo&directory=&command=";
     for (wrong, word) in [
         ("mode=nativ&role=&priority=", "nativ"),
@@ -569,7 +569,7 @@ fn a_form_that_cannot_be_read_adds_nothing() {
     ] {
         let answer = site.ask("POST", "/ui/tasks", &headers, &format!("token={token}&{fields}&{wrong}"));
         assert_eq!(answer.header("location"), Some("/ui/tasks"), "{wrong}: {answer:?}");
-        let page = site.ask("GET", "/ui/tasks", &[("cookie", cookie.as_str())], "").expect(200);
+        let page = site.ask("GET", "/ui/tasks", &session.headers(), "").expect(200);
         assert!(page.body.contains(&format!("`{word}`")), "{wrong}: {}", page.body);
     }
     assert_eq!(site.get("/tasks").json()["tasks"], json!([]));
@@ -606,8 +606,8 @@ fn nothing_is_the_same_as_null() {
 fn a_button_that_is_not_there_does_nothing() {
     let site = Site::new();
     site.wait(&site.add("true"));
-    let (cookie, token) = visit(&site);
-    let headers = [("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie.as_str())];
+    let (session, token) = visit(&site);
+    let headers = session.form_headers();
     for path in [
         "/ui/tasks/1/pause",
         "/ui/dead-letters/1/read",

@@ -1,10 +1,12 @@
 //! The dashboard in a real browser: what people do, and what they see. Each page is kept as a picture.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fantoccini::elements::Element;
@@ -14,30 +16,36 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::site::{Site, ask};
+use crate::site::{LoginAddress, Site, ask};
 use crate::support::{Place, wait_for};
 
 /// A browser at a dashboard. It has to be without a complaint at the end.
-struct Browser<'a> {
-    site: &'a Site,
+struct Browser {
     driver: Child,
     address: String,
     session: String,
     client: Client,
+    /// The host of the pages: the daemon's address, or the name of the session.
+    host: String,
     runtime: Runtime,
     _profile: tempfile::TempDir,
 }
 
-impl<'a> Browser<'a> {
+impl Browser {
     /// A browser that has opened a login address.
-    fn new(site: &'a Site) -> Self {
-        let browser = Self::anonymous(site);
-        browser.go(&site.login_path());
-        browser.see("h1", "Overview");
+    fn new(site: &Site) -> Self {
+        let mut browser = Self::anonymous(site);
+        browser.log_in(&site.login_address());
         browser
     }
 
-    fn anonymous(site: &'a Site) -> Self {
+    fn log_in(&mut self, login: &LoginAddress) {
+        self.host.clone_from(&login.host);
+        self.go(&login.path);
+        self.see("h1", "Overview");
+    }
+
+    fn anonymous(site: &Site) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
         let driver = Command::new("chromedriver")
@@ -63,7 +71,7 @@ impl<'a> Browser<'a> {
             builder.connect(&format!("http://{address}")).await.unwrap()
         });
         let session = runtime.block_on(client.session_id()).unwrap().unwrap();
-        Self { site, driver, address, session, client, runtime, _profile: profile }
+        Self { host: site.address.clone(), driver, address, session, client, runtime, _profile: profile }
     }
 
     fn run<T>(&self, action: impl Future<Output = Result<T, CmdError>>) -> T {
@@ -71,7 +79,7 @@ impl<'a> Browser<'a> {
     }
 
     fn go(&self, path: &str) {
-        self.run(self.client.goto(&format!("http://{}{path}", self.site.address)));
+        self.run(self.client.goto(&format!("http://{}{path}", self.host)));
     }
 
     #[track_caller]
@@ -164,7 +172,7 @@ impl<'a> Browser<'a> {
     }
 }
 
-impl Drop for Browser<'_> {
+impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.runtime.block_on(self.client.clone().close());
         let _ = self.driver.kill();
@@ -175,27 +183,117 @@ impl Drop for Browser<'_> {
 #[test]
 fn login_address_opens_the_dashboard_once_and_leaves_no_code_behind() {
     let site = Site::new();
-    let path = site.login_path();
-    let browser = Browser::anonymous(&site);
+    let login = site.login_address();
+    let mut browser = Browser::anonymous(&site);
     browser.go("/ui/tasks");
     browser.see("h1", "ringfence");
     browser.see("main", "ringfence open");
     browser.picture("login");
-    browser.go(&path);
-    browser.see("h1", "Overview");
+    browser.log_in(&login);
     assert_eq!(browser.evaluate("return location.pathname + location.search"), "/ui");
     assert_eq!(browser.evaluate("return document.cookie"), "", "no script reads the session");
     browser.picture("logged-in");
     // A link on another site leads to the page, though the browser does not send the session with it at first.
-    let link = format!("data:text/html,<a href='http://{}/ui/tasks'>tasks</a>", site.address);
+    let link = format!("data:text/html,<a href='http://{}/ui/tasks'>tasks</a>", login.host);
     browser.run(browser.client.goto(&link));
     browser.click("a");
     browser.see("h1", "Tasks");
     browser.close();
-    let other = Browser::anonymous(&site);
-    other.go(&path);
+    let mut other = Browser::anonymous(&site);
+    other.host.clone_from(&login.host);
+    other.go(&login.path);
     other.see("main", "was used");
     other.picture("login-used");
+}
+
+/// A program that serves pages at a port of this machine, and the heads of the requests that it gets.
+struct ForeignServer {
+    port: u16,
+    heads: Arc<Mutex<Vec<String>>>,
+}
+
+impl ForeignServer {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let received = Arc::clone(&heads);
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut head = [0; 16 << 10];
+                let length = stream.read(&mut head).unwrap_or(0);
+                received.lock().unwrap().push(String::from_utf8_lossy(&head[..length]).into_owned());
+                let page = "<title>foreign</title><h1>foreign page</h1>";
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nset-cookie: mine=1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{page}",
+                    page.len()
+                );
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        Self { port, heads }
+    }
+
+    fn heads(&self) -> String {
+        self.heads.lock().unwrap().join("\n")
+    }
+}
+
+#[test]
+fn session_is_not_sent_to_another_port_of_this_machine() {
+    let site = Site::new();
+    let login = site.login_address();
+    let mut browser = Browser::anonymous(&site);
+    browser.log_in(&login);
+    let foreign = ForeignServer::start();
+    for name in ["127.0.0.1", "localhost", "other.localhost"] {
+        let address = format!("http://{name}:{}/", foreign.port);
+        // Typed, and from a page of the dashboard.
+        for script in [None, Some(format!("location.href = '{address}'"))] {
+            browser.go("/ui");
+            match script {
+                None => browser.run(browser.client.goto(&address)),
+                Some(script) => drop(browser.evaluate(&script)),
+            }
+            browser.see("h1", "foreign page");
+        }
+        // Once more, now that the browser knows the foreign page.
+        browser.run(browser.client.goto(&address));
+        browser.see("h1", "foreign page");
+    }
+    let heads = foreign.heads();
+    assert!(heads.contains("mine=1"), "cookies of the page itself are sent: {heads}");
+    assert!(!heads.contains("ringfence"), "{heads}");
+    let label = login.host.split('.').next().unwrap();
+    assert!(!heads.contains(label), "the name of the dashboard stays its own: {heads}");
+    // The session is still there, and its cookie is worth nothing under another name.
+    browser.go("/ui/tasks");
+    browser.see("h1", "Tasks");
+    let cookies = browser.run(browser.client.get_all_cookies());
+    let session = cookies.iter().find(|cookie| cookie.name().starts_with("ringfence")).unwrap();
+    assert_eq!(session.domain(), Some(login.host.split(':').next().unwrap()), "no dot: this host alone");
+    let stolen = format!("{}={}", session.name(), session.value());
+    for host in [&site.address, &site.address.replace("127.0.0.1", "localhost")] {
+        site.ask("GET", "/tasks", &[("host", host), ("cookie", &stolen)], "").expect(401);
+    }
+    site.ask("GET", "/tasks", &[("host", &login.host), ("cookie", &stolen)], "").expect(200);
+    browser.close();
+}
+
+#[test]
+fn token_on_the_login_page_of_the_plain_address_leads_to_the_dashboard() {
+    let site = Site::new();
+    let browser = Browser::anonymous(&site);
+    browser.go("/");
+    browser.write("input[name=key]", site.bearer().trim_start_matches("Bearer "));
+    browser.click("button.primary");
+    browser.see("h1", "Overview");
+    let host = browser.evaluate("return location.hostname");
+    assert!(host.as_str().unwrap().ends_with(".localhost"), "{host}");
+    // Without a session there, the plain address asks again.
+    browser.go("/ui");
+    browser.see("main", "ringfence open");
+    browser.close();
 }
 
 /// Somebody else may have asked for it: all who look see it.

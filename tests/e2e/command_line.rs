@@ -208,6 +208,7 @@ fn the_demo_needs_nothing_and_tells_the_truth() {
     assert!(primes.unwrap()["output"].as_str().unwrap().starts_with("2 3 5 7 11"));
     let human = place.run(&["demo", "--mode", "host"]).expect_code(0);
     assert!(human.stdout.contains("1 was refused"), "{}", human.stdout);
+    assert!(human.stdout.contains("Seen from the host: the service was reached"), "{}", human.stdout);
     assert!(human.stderr.contains("has no boundary"));
 }
 
@@ -247,7 +248,7 @@ fn doctor_looks_at_every_mode_and_every_agent_cli_and_has_a_remedy_for_each_find
 #[test]
 fn doctor_notices_a_program_that_does_not_work() {
     let place = Place::new();
-    let bin = place.work().join("bin");
+    let bin = place.home().join("bin");
     fs::create_dir(&bin).unwrap();
     fs::write(bin.join("claude"), "#!/bin/sh\nexit 1\n").unwrap();
     std::process::Command::new("chmod").arg("+x").arg(bin.join("claude")).status().unwrap();

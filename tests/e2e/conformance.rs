@@ -15,6 +15,7 @@ use ringfence_core::mode::Mode;
 use ringfence_core::paths::{DirectoryId, HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::{Plan, Request, Stdin, resolve};
 use ringfence_core::policy::Preset;
+use ringfence_workspace::HostPrograms;
 
 use crate::engines::engine;
 use crate::support::{BINARY, wait_for};
@@ -45,7 +46,7 @@ fn settings() -> Settings {
 
 fn subjects() -> Vec<Subject> {
     let around = Surroundings {
-        path: std::env::split_paths(&std::env::var_os("PATH").unwrap()).collect(),
+        programs: HostPrograms::new(&std::env::var("PATH").unwrap()),
         home: "/".into(),
         state: std::env::temp_dir().join("ringfence-conformance"),
         runtime: None,

@@ -51,6 +51,8 @@ fn the_demo_is_refused_all_three() {
     let place = Place::new().env("PATH", "/usr/bin:/bin");
     let ran = place.run(&["demo", "--json"]).expect_code(0);
     assert!(ran.result()["text"].as_str().unwrap().contains("3 were refused"), "{}", ran.stdout);
+    let human = place.run(&["demo"]).expect_code(0);
+    assert!(human.stdout.contains("Seen from the host: nothing has reached the service"), "{}", human.stdout);
 }
 
 #[test]

@@ -14,6 +14,34 @@ pub(crate) struct Site {
     pub(crate) address: String,
 }
 
+/// An address that logs a browser in, once.
+pub(crate) struct LoginAddress {
+    /// The host name with its port, which only this browser knows.
+    pub(crate) host: String,
+    pub(crate) path: String,
+}
+
+/// A browser that is logged in.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) host: String,
+    pub(crate) cookie: String,
+    origin: String,
+}
+
+impl Session {
+    /// What the browser sends with every request.
+    pub(crate) fn headers(&self) -> [(&str, &str); 2] {
+        [("host", &self.host), ("cookie", &self.cookie)]
+    }
+
+    /// What the browser sends with a form of the dashboard.
+    pub(crate) fn form_headers(&self) -> [(&str, &str); 4] {
+        let [host, cookie] = self.headers();
+        [host, cookie, ("origin", &self.origin), ("content-type", "application/x-www-form-urlencoded")]
+    }
+}
+
 /// An answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -92,18 +120,27 @@ impl Site {
         ask(&self.address, "GET", path, &[], "")
     }
 
-    /// The path of a one-time login address.
+    /// A one-time login address.
     #[track_caller]
-    pub(crate) fn login_path(&self) -> String {
+    pub(crate) fn login_address(&self) -> LoginAddress {
         let url = self.ok(&["open", "--json"]).json()["login_url"].as_str().unwrap().to_owned();
-        url.strip_prefix(&format!("http://{}", self.address)).unwrap_or_else(|| panic!("{url}")).to_owned()
+        let (host, path) = url.strip_prefix("http://").and_then(|rest| rest.split_once('/')).unwrap();
+        LoginAddress { host: host.to_owned(), path: format!("/{path}") }
     }
 
-    /// Logs a browser in, and returns its cookie.
+    /// Opens a login address as a browser does.
     #[track_caller]
-    pub(crate) fn log_in(&self) -> String {
-        let answer = self.get_anonymously(&self.login_path()).expect(303);
-        answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned()
+    pub(crate) fn open(&self, login: &LoginAddress) -> Answer {
+        ask(&self.address, "GET", &login.path, &[("host", &login.host)], "")
+    }
+
+    /// Logs a browser in.
+    #[track_caller]
+    pub(crate) fn log_in(&self) -> Session {
+        let login = self.login_address();
+        let answer = self.open(&login).expect(303);
+        let cookie = answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        Session { cookie, origin: format!("http://{}", login.host), host: login.host }
     }
 
     #[track_caller]

@@ -19,7 +19,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("ringfence-agents", &["ringfence-core"]),
     ("ringfence-store", &["ringfence-core", "ringfence-workspace"]),
     ("ringfence-backends", &["ringfence-core", "ringfence-gate", "ringfence-linux", "ringfence-workspace"]),
-    ("ringfence-egress", &["ringfence-core"]),
+    ("ringfence-egress", &["ringfence-core", "ringfence-workspace"]),
     (
         "ringfence-engine",
         &["ringfence-core", "ringfence-agents", "ringfence-egress", "ringfence-store", "ringfence-workspace"],

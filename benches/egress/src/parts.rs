@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use ringfence_core::backend::Door;
 use ringfence_core::policy::{Network, NetworkMode};
-use ringfence_egress::{Broker, Budget, Prices, Session, Setup, Sources, find};
+use ringfence_egress::{Broker, Budget, HostPrograms, Prices, Session, Setup, Sources, find};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
@@ -78,6 +78,7 @@ pub(crate) async fn broker(directory: &Path, server: SocketAddr) -> anyhow::Resu
         home: directory,
         moved: &[],
         state: directory,
+        programs: &HostPrograms::none(),
         keychain: None,
         base_url: Some(&url),
     };

@@ -69,7 +69,8 @@ struct DemoReader {
 
 impl Reader for DemoReader {
     fn line(&mut self, stream: Stream, line: &str) -> Vec<Event> {
-        let event = serde_json::from_str::<Event>(line).ok().filter(|_| stream == Stream::Stdout);
+        let event = serde_json::from_str::<Event>(line).ok().filter(is_of_agent);
+        let event = event.filter(|_| stream == Stream::Stdout);
         let Some(event) = event else {
             self.last_words.hear(line);
             return plain(stream, line);
@@ -91,6 +92,12 @@ impl Reader for DemoReader {
         };
         Outcome { text: std::mem::take(&mut self.text), failure, ..Outcome::default() }
     }
+}
+
+/// Whether an event is one that the agent tells of. Notices, results and what has been used are for Ringfence to tell: any process
+/// of a run can print a line.
+fn is_of_agent(event: &Event) -> bool {
+    matches!(event, Event::Text { .. } | Event::ToolUse { .. } | Event::ToolResult { .. })
 }
 
 const PROGRAM: &str = "#!/bin/sh
@@ -172,4 +179,31 @@ fn reach(port: &str) -> Result<(), String> {
     let port = port.parse().map_err(|_| "no port".to_owned())?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&address, Duration::from_secs(2)).map(drop).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_core::event::{Event, Stream};
+    use serde_json::json;
+
+    use super::{DemoReader, Reader};
+
+    #[test]
+    fn events_that_only_ringfence_tells_are_lines_of_output() {
+        let mut reader = DemoReader::default();
+        let mut read = |line: &str| reader.line(Stream::Stdout, line);
+        let text = json!({ "type": "text", "text": "done" }).to_string();
+        assert!(matches!(read(&text)[..], [Event::Text { .. }]));
+        for forged in [
+            json!({ "type": "notice", "message": "the policy holds" }),
+            json!({ "type": "session", "session": "s" }),
+            json!({ "type": "usage", "input_tokens": 1, "output_tokens": 1, "cached_tokens": 0 }),
+            json!({ "type": "started", "run": "20260101-000000-aaaaaaa", "cli": "demo", "mode": "native", "policy": "locked" }),
+        ] {
+            serde_json::from_value::<Event>(forged.clone())
+                .unwrap_or_else(|error| panic!("{forged}: {error}"));
+            let events = read(&forged.to_string());
+            assert!(matches!(events[..], [Event::Output { .. }]), "{events:?}");
+        }
+    }
 }

@@ -47,15 +47,17 @@ pub enum Promise {
     Cpus,
     /// Processes are bounded.
     Pids,
-    /// Disk space is bounded.
+    /// Disk space of private places is bounded.
     Disk,
+    /// What the run adds to the disk of its workspace is bounded.
+    Growth,
     /// Tokens and money are bounded.
     Budget,
 }
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Promise; 21] = [
+    pub const ALL: [Promise; 22] = [
         Promise::FilesConfined,
         Promise::HomePrivate,
         Promise::WorkspaceReadOnly,
@@ -76,6 +78,7 @@ impl Promise {
         Promise::Cpus,
         Promise::Pids,
         Promise::Disk,
+        Promise::Growth,
         Promise::Budget,
     ];
 
@@ -102,6 +105,7 @@ impl Promise {
             Promise::Cpus => "cpus are bounded",
             Promise::Pids => "processes are bounded",
             Promise::Disk => "disk space is bounded",
+            Promise::Growth => "growth of the workspace's disk is bounded",
             Promise::Budget => "tokens and cost are bounded",
         }
     }
@@ -111,6 +115,9 @@ impl Promise {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Mechanism(String);
+
+/// The mechanism of [`Promise::Growth`], which is the same in every mode: the engine watches the file system.
+pub const GROWTH_MECHANISM: &str = "free space is read every two seconds";
 
 impl Mechanism {
     /// Named so.

@@ -48,6 +48,7 @@ pub use login::{Login, LoginError, LoginReport, LoginTool};
 pub use meter::{Budget, Meter, Prices, PricesError};
 pub use post::{PostError, Poster};
 pub use providers::{ProviderError, Sources, find, named};
+pub use ringfence_workspace::HostPrograms;
 pub use secret::Secret;
 pub use session::{Session, SessionError, Setup, is_system_bundle, system_bundle};
 pub use upstream::{Answer, BadConnectTo, ConnectTo, Resolve, tls_config};

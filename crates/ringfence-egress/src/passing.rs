@@ -138,6 +138,8 @@ mod tests {
     use http::HeaderMap;
     use http::header::HeaderValue;
 
+    use ringfence_workspace::HostPrograms;
+
     use super::Passing;
     use crate::note::Note;
     use crate::providers::{Sources, find};
@@ -153,8 +155,15 @@ mod tests {
     fn what_follows_a_body_is_looked_at_too() {
         let env = BTreeMap::from([("ANTHROPIC_API_KEY".to_owned(), "sk-ant-api03-real".to_owned())]);
         let nowhere = Path::new("/nonexistent");
-        let sources =
-            Sources { env: &env, moved: &[], home: nowhere, state: nowhere, keychain: None, base_url: None };
+        let sources = Sources {
+            env: &env,
+            moved: &[],
+            home: nowhere,
+            state: nowhere,
+            programs: &HostPrograms::none(),
+            keychain: None,
+            base_url: None,
+        };
         let credentials = find(&["anthropic"], sources).unwrap();
         let placeholder = credentials[0].inside().env["ANTHROPIC_API_KEY"].clone();
         let session = idle_session(credentials);

@@ -12,8 +12,8 @@ use std::time::Duration;
 use ringfence_core::backend::Door;
 use ringfence_core::policy::{Host, Network, NetworkMode};
 use ringfence_egress::{
-    Answer, Ask, Broker, Budget, Entry, Outcome, Prices, Reply, Resolve, Session, Setup, Sources, find,
-    read_entries,
+    Answer, Ask, Broker, Budget, Entry, HostPrograms, Outcome, Prices, Reply, Resolve, Session, Setup,
+    Sources, find, read_entries,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -82,6 +82,7 @@ impl Scene {
             moved: &[],
             home: directory.path(),
             state: directory.path(),
+            programs: &HostPrograms::none(),
             keychain: None,
             base_url: None,
         };

@@ -11,6 +11,7 @@ use ringfence_egress::{
     Ask, Budget, ConnectTo, Credential, DaemonAddress, Inside, Prices, PricesError, ProviderError, Session,
     SessionError, Setup, Sources, find, named, system_bundle,
 };
+use ringfence_workspace::HostPrograms;
 
 use crate::run::Job;
 
@@ -28,6 +29,8 @@ pub struct Outside {
     pub moved: Vec<(PathBuf, PathBuf)>,
     /// Where ringfence keeps what lasts.
     pub state: PathBuf,
+    /// The programs of the host.
+    pub programs: HostPrograms,
     /// The program that reads the keychain, on machines that have one.
     pub keychain: Option<PathBuf>,
     /// Hosts whose address is given.
@@ -47,8 +50,8 @@ pub struct Outside {
 impl Outside {
     /// The host as the providers of credentials see it.
     pub fn sources<'a>(&'a self, env: &'a BTreeMap<String, String>) -> Sources<'a> {
-        let Outside { home, moved, state, keychain, .. } = self;
-        Sources { env, home, moved, state, keychain: keychain.as_deref(), base_url: None }
+        let Outside { home, moved, state, programs, keychain, .. } = self;
+        Sources { env, home, moved, state, programs, keychain: keychain.as_deref(), base_url: None }
     }
 }
 

@@ -55,7 +55,7 @@ impl Scene {
 
     fn keeps_all(&self) -> Capabilities {
         // The agent's own hosts turn an empty list into one that has to be enforced.
-        let promises = self.policy.promises().into_iter().chain([Promise::NetworkAllow]);
+        let promises = self.policy.promises().into_iter().chain([Promise::NetworkAllow, Promise::Growth]);
         promises.map(|promise| (promise, "fake")).collect()
     }
 

@@ -6,7 +6,7 @@
 //! - Over TCP nothing else lets in, unless the switch for insecure local control is set and no key is: then a request from
 //!   loopback, under a name of loopback and not on behalf of a page from elsewhere, is let in as `Local`. The caller has to
 //!   check that the connection is the owner's (`loopback_peer`).
-//! - A session of a browser counts only for pages of the daemon itself.
+//! - A session of a browser counts only under the host that it was opened for, and only for pages of the daemon itself.
 
 use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
@@ -42,7 +42,7 @@ pub struct Carried<'a> {
     pub key: Option<&'a str>,
     /// What stands after `Bearer` in `Authorization`; all of it, if it stands after another word.
     pub bearer: Option<&'a str>,
-    /// Whether a browser brings a session that somebody began with a key or the token.
+    /// Whether a browser brings a session that was opened under the host of this request.
     pub session: bool,
 }
 
@@ -59,6 +59,8 @@ pub struct Seen<'a> {
     pub fetch_site: Option<&'a str>,
     /// Whether somebody followed a link to a page.
     pub navigates: bool,
+    /// Whether its method changes something: it is neither GET nor HEAD.
+    pub changes: bool,
     /// What it carries.
     pub carried: Carried<'a>,
 }
@@ -250,7 +252,7 @@ impl Access {
         }
         if let Some(Identity { who, .. }) = identity? {
             // Keys are sent on purpose; a session is sent by the browser for any page that asks.
-            return if who == Who::Session { same_site(seen).map(|()| who) } else { Ok(who) };
+            return if who == Who::Session { of_own_page(seen).map(|()| who) } else { Ok(who) };
         }
         match seen.peer {
             Peer::Socket => return Ok(Who::Socket),
@@ -314,12 +316,22 @@ pub(crate) fn same(one: &[u8; 32], other: &[u8; 32]) -> bool {
     one.ct_eq(other).into()
 }
 
+/// Whether a browser sends a session for a page of the dashboard. Browsers name the origin of every request that changes something.
+fn of_own_page(seen: &Seen<'_>) -> Result<(), Denial> {
+    match seen.changes && seen.origin.is_none() {
+        true => Err(Denial::CrossSite),
+        false => same_site(seen),
+    }
+}
+
 /// Whether a request is on behalf of a page of ours, or of no page.
 fn same_site(seen: &Seen<'_>) -> Result<(), Denial> {
     if let Some(origin) = seen.origin {
         let (scheme, authority) = origin.split_once("://").unwrap_or_default();
         let own = ["http", "https"].contains(&scheme) && seen.host == Some(authority);
-        return if own { Ok(()) } else { Err(Denial::CrossSite) };
+        if !own {
+            return Err(Denial::CrossSite);
+        }
     }
     match seen.fetch_site {
         None | Some("same-origin" | "none") => Ok(()),

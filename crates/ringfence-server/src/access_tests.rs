@@ -3,7 +3,15 @@
 use super::{Access, Carried, Denial, Need, Peer, Seen, Who, is_loopback_name};
 
 fn seen<'a>(peer: Peer, carried: Carried<'a>) -> Seen<'a> {
-    Seen { peer, host: Some("127.0.0.1:4301"), origin: None, fetch_site: None, navigates: false, carried }
+    Seen {
+        peer,
+        host: Some("127.0.0.1:4301"),
+        origin: None,
+        fetch_site: None,
+        navigates: false,
+        changes: false,
+        carried,
+    }
 }
 
 fn key(key: &str) -> Carried<'_> {
@@ -96,6 +104,14 @@ fn session_is_worth_nothing_to_a_page_from_elsewhere() {
     assert_eq!(access.decide(Need::Control, &with), Ok(Who::Session));
     let cross = Seen { origin: Some("https://evil.example"), ..with };
     assert_eq!(access.decide(Need::Read, &cross), Err(Denial::CrossSite));
+    let change = Seen { changes: true, ..with };
+    assert_eq!(access.decide(Need::Change, &change), Err(Denial::CrossSite), "without an origin");
+    let own = Seen { origin: Some("https://box.example:4301"), ..change };
+    assert_eq!(access.decide(Need::Change, &own), Ok(Who::Session));
+    for site in ["cross-site", "same-site"] {
+        let forged = Seen { fetch_site: Some(site), ..own };
+        assert_eq!(access.decide(Need::Change, &forged), Err(Denial::CrossSite), "{site}");
+    }
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(crate) struct Inner {
     access: RwLock<Access>,
     /// The daemon's state directory, which holds its own token.
     state: PathBuf,
+    /// How often the daemon's own token was replaced.
+    token_generation: watch::Sender<u64>,
     pub(crate) login_codes: LoginCodes,
     pub(crate) rates: Rates,
     pub(crate) sessions: Sessions,
@@ -101,6 +103,7 @@ impl App {
             house,
             access: RwLock::new(access),
             state,
+            token_generation: watch::Sender::new(0),
             login_codes: LoginCodes::default(),
             rates: Rates::new(rate),
             sessions: Sessions::new()?,
@@ -123,13 +126,19 @@ impl App {
         self.access.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the daemon's own token. All sessions and login codes end.
+    /// Changes when the daemon's own token is replaced after this call.
+    pub(crate) fn token_generation(&self) -> watch::Receiver<u64> {
+        self.token_generation.subscribe()
+    }
+
+    /// Replaces the daemon's own token. All sessions, login codes and responses that are still being sent to them end.
     pub(crate) async fn rotate_token(&self, who: Who) -> Result<(), Problem> {
         let app = self.clone();
         self.change(who, "token.rotate", move |_| {
             let token = OwnerToken::replace(&app.state)
                 .map_err(|error| Refusal::new(RefusalKind::Internal, error.to_string()))?;
             app.access.write().unwrap_or_else(PoisonError::into_inner).set_owner(token.reveal());
+            app.token_generation.send_modify(|generation| *generation += 1);
             app.sessions.close_all();
             app.login_codes.clear();
             Ok(((), vec![Noted::new("api.token", Value::Null, "replaced")]))

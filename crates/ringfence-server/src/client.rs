@@ -61,6 +61,8 @@ pub struct Remote {
 pub struct LoginCode {
     /// The path to open in a browser.
     pub path: String,
+    /// The host name under which a browser on the daemon's machine opens it.
+    pub host: String,
     /// For how long it works.
     pub expires_in_seconds: u64,
 }

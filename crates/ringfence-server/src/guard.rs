@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::connections::Connection;
 use crate::loopback_peer::{self, Ends};
 use crate::problem::Problem;
+use crate::revocation::Revocation;
 use crate::sessions::{COOKIE, Sessions};
 
 /// Where a connection comes from.
@@ -43,7 +44,7 @@ const LONG_PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a route asks for.
 pub(crate) fn need(method: &Method, path: &str) -> Need {
-    let reads = [Method::GET, Method::HEAD].contains(method);
+    let reads = reads(method);
     let mut parts = path.trim_start_matches('/').split('/');
     match (parts.next().unwrap_or_default(), parts.next().unwrap_or_default()) {
         // The root only leads to the pages.
@@ -67,21 +68,16 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     let page = parts.uri.path().starts_with("/ui");
     let name = cookie_name(&parts.headers);
     let (browser, new) = browser(&parts.headers, &name, page);
+    // Before it is decided, so that a token that is replaced meanwhile is noticed.
+    let tokens = app.token_generation();
     let answer = match admit(&app, &parts, browser.as_deref()).await {
         Ok(who) => {
             parts.extensions.insert(who);
             if let Some(name) = &browser {
                 parts.extensions.insert(Browser(name.clone()));
             }
-            let patience = patience(parts.uri.path());
-            let request = Request::from_parts(parts, body);
-            let answer = match tokio::time::timeout(patience, next.run(request)).await {
-                Ok(answer) => answer,
-                Err(_) => {
-                    let detail = "the answer took too long";
-                    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout", detail).into_response()
-                }
-            };
+            let revocation = Revocation::of(&app, who, browser.as_deref(), tokens);
+            let answer = respond(Request::from_parts(parts, body), next, revocation).await;
             // Who is turned away keeps the name that they have, which may not have been sent along.
             with_cookie(answer, &name, browser.filter(|_| new).as_deref())
         }
@@ -89,6 +85,25 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     };
     app.metrics.answered(answer.status().as_u16());
     dressed(answer)
+}
+
+/// Has a request answered within its time, and ends what is read when its credential is revoked. Changes are carried out.
+async fn respond(request: Request, next: Next, revocation: Revocation) -> Response {
+    let reads = reads(request.method());
+    let patience = patience(request.uri().path());
+    let answer = tokio::time::timeout(patience, next.run(request));
+    let answer = tokio::select! {
+        biased;
+        answer = answer => answer,
+        () = revocation.clone().wait(), if reads => return Problem::from(Denial::Nothing).into_response(),
+    };
+    match answer {
+        Ok(answer) => revocation.bound(answer),
+        Err(_) => {
+            let detail = "the answer took too long";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout", detail).into_response()
+        }
+    }
 }
 
 /// Why a request does not get through.
@@ -133,33 +148,47 @@ fn follows_foreign_link(parts: &Parts) -> bool {
     navigates(parts) && matches!(site, Some("cross-site" | "same-site"))
 }
 
+/// The value of a header. One that is no text, or is given twice, is wrong.
+fn only_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => None,
+        (Some(value), None) => Some(value.to_str().unwrap_or(WRONG)),
+        (Some(_), Some(_)) => Some(WRONG),
+    }
+}
+
+/// The `Host` header; a wrong one if there is none.
+pub(crate) fn host(headers: &HeaderMap) -> &str {
+    only_value(headers, &header::HOST).unwrap_or(WRONG)
+}
+
+/// Whether a method only reads.
+fn reads(method: &Method) -> bool {
+    [Method::GET, Method::HEAD].contains(method)
+}
+
 /// What is seen of a request, and what it asks for.
 fn seen<'a>(app: &App, parts: &'a Parts, from: &From, browser: Option<&str>) -> Seen<'a> {
     let headers = &parts.headers;
-    // One that is not text is one that is wrong, and so are two.
-    let text = |name: &HeaderName| {
-        let mut values = headers.get_all(name).iter();
-        match (values.next(), values.next()) {
-            (None, _) => None,
-            (Some(value), None) => Some(value.to_str().unwrap_or(WRONG)),
-            (Some(_), Some(_)) => Some(WRONG),
-        }
-    };
+    let text = |name: &HeaderName| only_value(headers, name);
+    let host = text(&header::HOST);
     // A request that a proxy has passed on does not come from here, wherever the proxy is.
     let forwarded = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
     let forwarded = forwarded.iter().any(|name| headers.contains_key(*name));
     Seen {
         peer: if forwarded && from.peer == Peer::Loopback { Peer::Elsewhere } else { from.peer },
-        host: text(&header::HOST),
+        host,
         origin: text(&header::ORIGIN),
         fetch_site: text(&HeaderName::from_static("sec-fetch-site")),
         navigates: navigates(parts),
+        changes: !reads(&parts.method),
         carried: Carried {
             key: text(&HeaderName::from_static("x-api-key")),
             bearer: text(&header::AUTHORIZATION).map(|value| {
                 value.strip_prefix("Bearer ").or(value.strip_prefix("bearer ")).unwrap_or(value)
             }),
-            session: browser.is_some_and(|name| app.sessions.is_open(name)),
+            session: browser.is_some_and(|name| app.sessions.is_open(name, host.unwrap_or_default())),
         },
     }
 }
@@ -285,6 +314,7 @@ fn dressed(mut answer: Response) -> Response {
     let fixed = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
+        // Other hosts do not learn the dashboard's name. With `no-referrer`, browsers would hide the origin of its own forms too.
         (header::REFERRER_POLICY, "same-origin"),
         (
             header::CONTENT_SECURITY_POLICY,

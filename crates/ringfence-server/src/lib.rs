@@ -8,10 +8,12 @@ mod api;
 mod app;
 pub mod client;
 mod connections;
+mod dashboard_name;
 mod deeds;
 pub mod desk;
 mod guard;
 mod input;
+mod listeners;
 mod login_codes;
 mod loopback_peer;
 mod metrics;
@@ -19,6 +21,7 @@ mod owner_token;
 mod pages;
 mod problem;
 mod rate;
+mod revocation;
 mod sessions;
 mod stream;
 mod wire;
@@ -104,7 +107,7 @@ pub struct Serving {
 
 /// A server whose addresses are taken.
 pub struct Server {
-    tcp: Option<std::net::TcpListener>,
+    tcp: Vec<std::net::TcpListener>,
     unix: Option<std::os::unix::net::UnixListener>,
     serving: Serving,
 }
@@ -118,10 +121,7 @@ impl Server {
             return Err(ServerError::Open(address));
         }
         let wrong = |address: String| move |source| ServerError::Address { address, source };
-        let tcp = serving
-            .listen
-            .map(|address| std::net::TcpListener::bind(address).map_err(wrong(address.to_string())))
-            .transpose()?;
+        let tcp = serving.listen.map(listeners::bind).transpose()?.unwrap_or_default();
         let unix = match bind_socket(&serving.socket) {
             // The kernel takes no longer names; the address is there all the same.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
@@ -137,7 +137,7 @@ impl Server {
 
     /// Where it listens.
     pub fn address(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|listener| listener.local_addr().ok())
+        self.tcp.first().and_then(|listener| listener.local_addr().ok())
     }
 
     /// Serves for as long as the process lives, on threads of its own.
@@ -160,7 +160,7 @@ impl Server {
             runtime.block_on(async {
                 let listeners = || -> io::Result<_> {
                     Ok((
-                        self.tcp.map(TcpListener::from_std).transpose()?,
+                        self.tcp.into_iter().map(TcpListener::from_std).collect::<io::Result<Vec<_>>>()?,
                         self.unix.map(UnixListener::from_std).transpose()?,
                     ))
                 };
@@ -203,10 +203,11 @@ fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Accepts connections on both listeners.
-async fn serve(tcp: Option<TcpListener>, unix: Option<UnixListener>, router: Router) {
+/// Accepts connections on all listeners.
+async fn serve(tcp: Vec<TcpListener>, unix: Option<UnixListener>, router: Router) {
     let connections = Connections::new();
-    tokio::join!(accept_unix(unix, &connections, &router), accept_tcp(tcp, &connections, &router));
+    let tcp = tcp.into_iter().map(|listener| accept_tcp(listener, &connections, &router));
+    tokio::join!(accept_unix(unix, &connections, &router), futures_util::future::join_all(tcp));
 }
 
 async fn accept_unix(listener: Option<UnixListener>, connections: &Arc<Connections>, router: &Router) {
@@ -240,8 +241,7 @@ async fn accept_unix(listener: Option<UnixListener>, connections: &Arc<Connectio
     }
 }
 
-async fn accept_tcp(listener: Option<TcpListener>, connections: &Arc<Connections>, router: &Router) {
-    let Some(listener) = listener else { return std::future::pending().await };
+async fn accept_tcp(listener: TcpListener, connections: &Arc<Connections>, router: &Router) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {

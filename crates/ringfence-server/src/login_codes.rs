@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::access::{same, sha};
 use crate::app::lock;
+use crate::dashboard_name::DashboardName;
 use crate::owner_token::random_hex;
 
 /// How long a code can be redeemed.
@@ -22,10 +23,36 @@ pub(crate) enum Bearer {
     Owner,
 }
 
+/// What holds for a code.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) bearer: Bearer,
+    /// The host name of the session that it opens on this machine.
+    pub(crate) name: DashboardName,
+}
+
+/// A code that was issued.
+pub(crate) struct Issued {
+    pub(crate) code: String,
+    pub(crate) name: DashboardName,
+}
+
+impl Issued {
+    /// The path that redeems the code.
+    pub(crate) fn path(&self) -> String {
+        path(&self.code)
+    }
+}
+
+/// The path that redeems a code.
+pub(crate) fn path(code: &str) -> String {
+    format!("/ui/login?code={code}")
+}
+
 struct Code {
     digest: [u8; 32],
     issued: Instant,
-    bearer: Bearer,
+    terms: Terms,
 }
 
 /// The codes that nobody has redeemed yet. Only digests are kept.
@@ -34,30 +61,33 @@ pub(crate) struct LoginCodes(Mutex<VecDeque<Code>>);
 
 impl LoginCodes {
     /// Issues a code. `None` if the system gives no random bytes.
-    pub(crate) fn issue(&self, bearer: Bearer) -> Option<String> {
-        let text = random_hex()?;
+    pub(crate) fn issue(&self, bearer: Bearer) -> Option<Issued> {
+        let (code, name) = (random_hex()?, DashboardName::random()?);
         let mut codes = lock(&self.0);
         if codes.len() >= MAX_CODES {
             codes.pop_front();
         }
-        codes.push_back(Code { digest: sha(&text), issued: Instant::now(), bearer });
-        Some(text)
+        let terms = Terms { bearer, name: name.clone() };
+        codes.push_back(Code { digest: sha(&code), issued: Instant::now(), terms });
+        Some(Issued { code, name })
     }
 
-    /// Who may redeem a code, if it is one.
-    pub(crate) fn bearer(&self, text: &str) -> Option<Bearer> {
+    /// What holds for a code, if it is one.
+    pub(crate) fn terms(&self, text: &str) -> Option<Terms> {
         let given = sha(text);
         let codes = lock(&self.0);
         let valid = codes.iter().filter(|code| code.issued.elapsed() < LIFETIME);
-        valid.fold(None, |found, code| if same(&code.digest, &given) { Some(code.bearer) } else { found })
+        let found =
+            valid.fold(None, |found, code| if same(&code.digest, &given) { Some(code) } else { found });
+        found.map(|code| code.terms.clone())
     }
 
-    /// Takes a code out, so that it is never taken again, and returns who may redeem it.
-    pub(crate) fn take(&self, text: &str) -> Option<Bearer> {
+    /// Takes a code out, so that it is never taken again, and returns what holds for it.
+    pub(crate) fn take(&self, text: &str) -> Option<Terms> {
         self.take_at(text, Instant::now())
     }
 
-    fn take_at(&self, text: &str, now: Instant) -> Option<Bearer> {
+    fn take_at(&self, text: &str, now: Instant) -> Option<Terms> {
         let given = sha(text);
         let mut codes = lock(&self.0);
         codes.retain(|code| now.saturating_duration_since(code.issued) < LIFETIME);
@@ -66,7 +96,7 @@ impl LoginCodes {
             .iter()
             .enumerate()
             .fold(None, |found, (index, code)| if same(&code.digest, &given) { Some(index) } else { found });
-        codes.remove(found?).map(|code| code.bearer)
+        codes.remove(found?).map(|code| code.terms)
     }
 
     /// Makes all codes worthless.
@@ -79,29 +109,30 @@ impl LoginCodes {
 mod tests {
     use std::time::Instant;
 
-    use super::{Bearer, LIFETIME, LoginCodes, MAX_CODES};
+    use super::{Bearer, Issued, LIFETIME, LoginCodes, MAX_CODES};
 
     #[test]
     fn code_is_redeemed_once_and_only_in_time() {
         let codes = LoginCodes::default();
-        let code = codes.issue(Bearer::Owner).unwrap();
-        assert_eq!(codes.take(&code[1..]), None);
-        assert_eq!(codes.take(""), None);
-        assert_eq!(codes.take(&code), Some(Bearer::Owner));
-        assert_eq!(codes.take(&code), None, "a second time");
-        let late = codes.issue(Bearer::Anybody).unwrap();
-        assert_eq!(codes.take_at(&late, Instant::now() + LIFETIME), None);
-        assert_eq!(codes.take(&late), None, "an expired code is gone");
-        let cleared = codes.issue(Bearer::Anybody).unwrap();
+        let Issued { code, name } = codes.issue(Bearer::Owner).unwrap();
+        assert!(codes.take(&code[1..]).is_none());
+        assert!(codes.take("").is_none());
+        assert!(codes.terms(&code).unwrap().name == name);
+        assert_eq!(codes.take(&code).unwrap().bearer, Bearer::Owner);
+        assert!(codes.take(&code).is_none(), "a second time");
+        let late = codes.issue(Bearer::Anybody).unwrap().code;
+        assert!(codes.take_at(&late, Instant::now() + LIFETIME).is_none());
+        assert!(codes.take(&late).is_none(), "an expired code is gone");
+        let cleared = codes.issue(Bearer::Anybody).unwrap().code;
         codes.clear();
-        assert_eq!(codes.take(&cleared), None);
+        assert!(codes.take(&cleared).is_none());
     }
 
     #[test]
     fn oldest_code_is_dropped_when_there_are_too_many() {
         let codes = LoginCodes::default();
-        let all: Vec<_> = (0..=MAX_CODES).map(|_| codes.issue(Bearer::Anybody).unwrap()).collect();
-        assert_eq!(codes.take(&all[0]), None);
-        assert_eq!(codes.take(&all[1]), Some(Bearer::Anybody));
+        let all: Vec<_> = (0..=MAX_CODES).map(|_| codes.issue(Bearer::Anybody).unwrap().code).collect();
+        assert!(codes.take(&all[0]).is_none());
+        assert!(codes.take(&all[1]).is_some());
     }
 }

@@ -62,6 +62,12 @@ impl Problem {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail)
     }
 
+    /// The system gives no random bytes for a secret.
+    pub(crate) fn no_random_bytes() -> Self {
+        let detail = "the system provides no random bytes";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+    }
+
     /// Something that nobody knows.
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", detail)

@@ -3,20 +3,22 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ring::hmac;
 use ring::rand::SystemRandom;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::app::lock;
 use crate::owner_token::random_hex;
 
 /// The cookie that tells one browser from another.
 pub(crate) const COOKIE: &str = "ringfence";
-/// How long a session lasts that nobody uses.
-const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// So many at once.
-const MOST: usize = 1000;
+/// How long a session lasts without a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(12 * 3600);
+/// Open sessions at once; the least recently used is closed first.
+const MAX_SESSIONS: usize = 1000;
 
 /// Who is logged in. A restart of the daemon ends them all.
 pub(crate) struct Sessions {
@@ -28,11 +30,20 @@ pub(crate) struct Sessions {
 
 /// A browser that is logged in.
 struct Session {
-    /// When it was last used.
+    /// The time of its last request.
     used: Instant,
-    /// Whether it was opened by a process of the daemon's owner on this machine. Then only such processes may use it: browsers
-    /// send a cookie to every port of a host, so other users who serve a page there get to see it.
-    of_owner: bool,
+    origin: SessionOrigin,
+    /// Dropped with the session, which ends the responses that are still being sent to it.
+    open: watch::Sender<()>,
+}
+
+/// Where a session was opened. It is valid there and nowhere else.
+pub(crate) struct SessionOrigin {
+    /// The `Host` header. Browsers send a cookie to every port of a host, so a program that serves a page under 127.0.0.1 may have
+    /// received it; it does not know the name of the dashboard.
+    pub(crate) host: String,
+    /// Whether a process of the daemon's owner on this machine opened it. Then no other user may use it.
+    pub(crate) of_owner: bool,
 }
 
 impl Sessions {
@@ -47,44 +58,63 @@ impl Sessions {
         random_hex()
     }
 
-    /// From now on this browser is let in.
-    pub(crate) fn open(&self, name: &str, of_owner: bool) {
+    /// Opens a session for a browser.
+    pub(crate) fn open(&self, name: &str, origin: SessionOrigin) {
         let mut open = lock(&self.open);
-        open.retain(|_, session| session.used.elapsed() < LASTS);
-        if open.len() >= MOST
+        open.retain(|_, session| session.used.elapsed() < IDLE_TIMEOUT);
+        if open.len() >= MAX_SESSIONS
             && let Some(oldest) =
                 open.iter().min_by_key(|(_, session)| session.used).map(|(name, _)| name.clone())
         {
             open.remove(&oldest);
         }
-        open.insert(name.to_owned(), Session { used: Instant::now(), of_owner });
+        let session = Session { used: Instant::now(), origin, open: watch::Sender::new(()) };
+        open.insert(name.to_owned(), session);
     }
 
     /// Whether only processes of the daemon's owner may use it.
     pub(crate) fn is_of_owner(&self, name: &str) -> bool {
-        lock(&self.open).get(name).is_some_and(|session| session.of_owner)
+        lock(&self.open).get(name).is_some_and(|session| session.origin.of_owner)
     }
 
-    /// No longer.
+    /// Closes a session.
     pub(crate) fn close(&self, name: &str) {
         lock(&self.open).remove(name);
     }
 
-    /// Ends all sessions.
+    /// Closes all sessions.
     pub(crate) fn close_all(&self) {
         lock(&self.open).clear();
     }
 
-    /// Whether it is let in.
-    pub(crate) fn is_open(&self, name: &str) -> bool {
+    /// Whether a browser has a session under a `Host` header.
+    pub(crate) fn is_open(&self, name: &str, host: &str) -> bool {
         let mut open = lock(&self.open);
         match open.get_mut(name) {
-            Some(session) if session.used.elapsed() < LASTS => {
+            Some(session) if session.used.elapsed() < IDLE_TIMEOUT && session.origin.host == host => {
                 session.used = Instant::now();
                 true
             }
             _ => false,
         }
+    }
+
+    /// Waits until a session is closed or has been idle for too long. Returns at once if there is none.
+    pub(crate) async fn closed(&self, name: &str) {
+        loop {
+            let Some((mut open, expires)) = self.expiry(name) else { return };
+            tokio::select! {
+                // Nothing is ever sent: an answer is the end of the sender.
+                _ = open.changed() => {}
+                () = tokio::time::sleep_until(expires) => {}
+            }
+        }
+    }
+
+    fn expiry(&self, name: &str) -> Option<(watch::Receiver<()>, Instant)> {
+        let open = lock(&self.open);
+        let session = open.get(name).filter(|session| session.used.elapsed() < IDLE_TIMEOUT)?;
+        Some((session.open.subscribe(), session.used + IDLE_TIMEOUT))
     }
 
     /// Says something on the next page of a browser.
@@ -93,7 +123,7 @@ impl Sessions {
             return;
         }
         let mut said = lock(&self.said);
-        if said.len() >= MOST {
+        if said.len() >= MAX_SESSIONS {
             said.clear();
         }
         said.insert(name.to_owned(), text);
@@ -129,10 +159,18 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::Sessions;
+    use futures_util::FutureExt;
+
+    use super::{IDLE_TIMEOUT, MAX_SESSIONS, SessionOrigin, Sessions};
+
+    const HOST: &str = "abc.localhost:4301";
+
+    fn origin() -> SessionOrigin {
+        SessionOrigin { host: HOST.to_owned(), of_owner: false }
+    }
 
     #[test]
-    fn a_form_is_known_by_its_token_and_a_session_by_its_name() {
+    fn form_is_known_by_its_token() {
         let sessions = Sessions::new().unwrap();
         let token = sessions.token("me");
         assert!(sessions.is_own("me", &token));
@@ -141,14 +179,51 @@ mod tests {
             assert!(!sessions.is_own("me", wrong), "{wrong}");
         }
         assert!(!Sessions::new().unwrap().is_own("me", &token), "another daemon");
-        assert!(!sessions.is_open("me"));
-        sessions.open("me", false);
-        assert!(sessions.is_open("me"));
-        sessions.close("me");
-        assert!(!sessions.is_open("me"));
-        for number in 0..1100 {
-            sessions.open(&number.to_string(), false);
+    }
+
+    #[test]
+    fn session_is_valid_under_its_own_host_alone() {
+        let sessions = Sessions::new().unwrap();
+        assert!(!sessions.is_open("me", HOST));
+        sessions.open("me", origin());
+        assert!(sessions.is_open("me", HOST));
+        for other in ["127.0.0.1:4301", "localhost:4301", "abc.localhost", "abc.localhost:4302", ""] {
+            assert!(!sessions.is_open("me", other), "{other}");
         }
-        assert!(sessions.is_open("1099") && !sessions.is_open("0"));
+        sessions.close("me");
+        assert!(!sessions.is_open("me", HOST));
+        for number in 0..=MAX_SESSIONS {
+            sessions.open(&number.to_string(), origin());
+        }
+        assert!(sessions.is_open(&MAX_SESSIONS.to_string(), HOST) && !sessions.is_open("0", HOST));
+    }
+
+    #[test]
+    fn end_of_a_session_is_noticed_when_it_is_closed_or_idle() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let sessions = Sessions::new().unwrap();
+            sessions.closed("me").await;
+            for close in
+                [|sessions: &Sessions| sessions.close("me"), |sessions: &Sessions| sessions.close_all()]
+            {
+                sessions.open("me", origin());
+                sessions.open("you", origin());
+                let wait = sessions.closed("me");
+                tokio::pin!(wait);
+                assert!(wait.as_mut().now_or_never().is_none());
+                close(&sessions);
+                assert!(wait.now_or_never().is_some());
+            }
+            sessions.open("me", origin());
+            let begun = tokio::time::Instant::now();
+            let request = async {
+                tokio::time::sleep(IDLE_TIMEOUT / 2).await;
+                assert!(sessions.is_open("me", HOST));
+            };
+            tokio::join!(sessions.closed("me"), request);
+            assert_eq!(begun.elapsed(), IDLE_TIMEOUT + IDLE_TIMEOUT / 2);
+        });
     }
 }

@@ -2,7 +2,8 @@
 //! symbolic links, regular files only, bounded in size, never blocking.
 //!
 //! A run writes in its workspace, and a later run may have the same workspace or one below it. So no name below a workspace
-//! can be trusted. What must not be here: a function that takes an absolute path, other than [`Directory::open`].
+//! can be trusted. What must not be here: a function that takes an absolute path, other than [`Directory::open`] and, for programs that are
+//! in no workspace, [`HostPrograms`].
 
 mod directory;
 mod edit;
@@ -10,6 +11,7 @@ pub mod executed;
 mod file;
 pub mod git;
 mod hidden;
+mod host_programs;
 mod remove;
 mod stubs;
 mod walk;
@@ -18,6 +20,7 @@ pub use directory::{Directory, DirectoryError, Entry, EntryKind, MAX_PATH_BYTES,
 pub use edit::Existing;
 pub use file::{ReadError, read_bounded};
 pub use hidden::HiddenFiles;
+pub use host_programs::{HostPrograms, is_executable};
 pub use remove::remove_tree;
 pub use stubs::{StubContent, StubList};
 pub use walk::{Bounds, Next, Unvisited, Visit, walk};

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use ringfence_core::config;
 use ringfence_core::policy::Host;
+use ringfence_core::text::for_terminal;
 use ringfence_egress::{Ask, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -48,10 +49,9 @@ impl Ask for Person {
             "o" | "once" | "y" | "yes" => Reply::Yes,
             "a" | "always" => {
                 if let Err(error) = remember(&self.installation, host, port) {
-                    let _ = writeln!(
-                        terminal,
-                        "ringfence: it cannot be remembered, and counts for this run: {error:#}"
-                    );
+                    let text =
+                        format!("ringfence: it cannot be remembered, and counts for this run: {error:#}");
+                    let _ = writeln!(terminal, "{}", for_terminal(&text));
                 }
                 Reply::Yes
             }

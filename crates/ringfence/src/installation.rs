@@ -20,7 +20,7 @@ use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{Listener, Rules, SystemConfig};
-use ringfence_workspace::{Directory, ReadError, read_bounded};
+use ringfence_workspace::{Directory, HostPrograms, ReadError, read_bounded};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -166,11 +166,31 @@ impl Installation {
         }
     }
 
+    /// The programs of the host that no run in the current directory, or in another workspace, could have written.
+    pub(crate) fn programs(&self, workspace: Option<&Path>) -> HostPrograms {
+        let path = self.env.get("PATH").map(String::as_str).unwrap_or_default();
+        let workspaces = self.cwd.as_deref().into_iter().chain(workspace);
+        let programs = HostPrograms::new(path);
+        workspaces.fold(programs, |programs, workspace| programs.outside_of(workspace, &self.home))
+    }
+
+    /// The same installation, whose `PATH` has only those programs: for agent CLIs that Ringfence asks something on the host.
+    pub(crate) fn with_host_programs(&self) -> Self {
+        let mut installation = self.clone();
+        let path = self.programs(None).path().to_string_lossy().into_owned();
+        installation.env.insert("PATH".to_owned(), path);
+        installation
+    }
+
     /// What backends may know.
     pub(crate) fn surroundings(&self) -> Surroundings {
-        let path = self.env.get("PATH").map(String::as_str).unwrap_or_default();
+        self.surroundings_for(None)
+    }
+
+    /// The same, for work in a workspace.
+    pub(crate) fn surroundings_for(&self, workspace: Option<&Path>) -> Surroundings {
         Surroundings {
-            path: std::env::split_paths(path).collect(),
+            programs: self.programs(workspace),
             home: self.home.clone(),
             state: self.state.clone(),
             runtime: self.env.get("XDG_RUNTIME_DIR").map(PathBuf::from),
@@ -202,11 +222,13 @@ impl Installation {
         let roots = text("broker.ca_file", &settings.ca_file.clone().or(trusted))?.into_iter().collect();
         let prices = text("broker.prices_file", &settings.prices_file)?;
         let prices = prices.map(|text| Prices::parse(&text)).transpose().context("broker.prices_file")?;
-        let keychain = cfg!(target_os = "macos").then(|| self.surroundings().find("security")).flatten();
+        let programs = self.programs(None);
+        let keychain = cfg!(target_os = "macos").then(|| programs.find("security")).flatten();
         Ok(Outside {
             home: self.home.clone(),
             state: self.state.clone(),
             moved: self.moved(settings),
+            programs,
             keychain,
             connect_to,
             roots,
@@ -322,6 +344,17 @@ impl Installation {
         }
     }
 
+    /// The address that a browser uses to log in to a daemon at `address`. On loopback it has a name of its own, which a browser
+    /// resolves by itself: cookies of 127.0.0.1 are sent to every port there.
+    pub(crate) fn dashboard_address(&self, address: &str, host: &str) -> String {
+        match address.parse::<SocketAddr>() {
+            Ok(listener) if !self.is_remote() && serves_loopback(listener) => {
+                format!("http://{host}:{}", listener.port())
+            }
+            _ => self.browser_address(address),
+        }
+    }
+
     /// Tells of every change of the person's settings, as something to wait for.
     pub(crate) fn watch_settings(&self) -> io::Result<Listener> {
         Listener::directory(&self.state)
@@ -340,6 +373,11 @@ impl Installation {
     pub(crate) fn runs(&self) -> Runs {
         Runs::new(&self.state)
     }
+}
+
+/// Whether a listener takes connections to loopback.
+fn serves_loopback(listener: SocketAddr) -> bool {
+    listener.ip().is_loopback() || listener.ip().is_unspecified()
 }
 
 /// The address at which this machine reaches a listener: loopback for one on all addresses.

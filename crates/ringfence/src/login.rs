@@ -50,6 +50,8 @@ pub(crate) fn check(
     cli: &'static dyn AgentCli,
     environment: Option<ExecutionEnvironment>,
 ) -> anyhow::Result<LoginCheck> {
+    // Ringfence asks by itself, on the host too.
+    let installation = &installation.with_host_programs();
     let workspace = tempfile::tempdir().context("there is no place to look from")?;
     let layers = installation.layers_for(workspace.path())?;
     let settings = layers.resolve()?;

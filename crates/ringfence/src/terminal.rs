@@ -47,6 +47,21 @@ pub(crate) fn about(text: impl std::fmt::Display) {
     let _ = writeln!(anstream::stderr(), "{}", for_terminal(&text));
 }
 
+/// Standard error for programs that write whole messages by themselves. They are cleaned as all others.
+pub(crate) struct Messages;
+
+impl Write for Messages {
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(message);
+        io::stderr().lock().write_all(for_terminal(&text).as_bytes())?;
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
 /// Prints a message on standard error. Only its first line begins at the margin: no text from outside can look like another
 /// message.
 pub(crate) fn indented(text: impl std::fmt::Display) {

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Once;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use ringfence_core::config::AgentSettings;
 use ringfence_core::paths::{DirectoryId, HostPath};
 use ringfence_workspace::git::lexical;
@@ -58,6 +58,7 @@ impl Workspace {
         if !real.is_dir() {
             bail!("the workspace {} is not a directory", path.display());
         }
+        refuse_state(&real, &installation.state)?;
         Self::at(&real).with_context(unusable)
     }
 
@@ -77,6 +78,17 @@ fn report_links(named: &Path, real: &Path) {
             let (named, real) = (named.display(), real.display());
             terminal::about(format!("the workspace is {real}: {named} leads there through a symbolic link"));
         });
+    }
+}
+
+/// Refuses a workspace in the state directory: a run there could read the daemon's token, and change settings and records of others.
+fn refuse_state(workspace: &Path, state: &Path) -> anyhow::Result<()> {
+    match std::fs::canonicalize(state) {
+        Ok(real) if workspace.starts_with(&real) => Err(advise(
+            anyhow!("the workspace {} is in the state directory {}", workspace.display(), state.display()),
+            "name a directory outside of it, or set RINGFENCE_HOME to another state directory",
+        )),
+        _ => Ok(()),
     }
 }
 

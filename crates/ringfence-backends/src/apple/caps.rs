@@ -1,6 +1,6 @@
 //! What a virtual machine of Apple's runtime can keep.
 
-use ringfence_core::capability::{Capabilities, Promise};
+use ringfence_core::capability::{Capabilities, GROWTH_MECHANISM, Promise};
 
 /// Not here: paths within the workspace, the network, processes, disk space. Files cannot be mounted over files, and the
 /// runtime has no rules for what goes out.
@@ -15,6 +15,7 @@ pub(super) fn capabilities() -> Capabilities {
         (Promise::EnvAllowList, "a file that only the runtime reads"),
         (Promise::Timeout, "the container is ended by name"),
         (Promise::OutputCap, "counted on the pipes"),
+        (Promise::Growth, GROWTH_MECHANISM),
         (Promise::Memory, "size of the virtual machine"),
         (Promise::Cpus, "processors of the virtual machine"),
     ]

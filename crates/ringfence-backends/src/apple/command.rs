@@ -1,5 +1,4 @@
 //! Apple's command: where it is, and what it says.
-#![expect(clippy::disallowed_methods, reason = "the command is a program of the system")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -16,9 +15,7 @@ pub(super) const REMEDY: &str =
 
 /// The program of the settings. One by the name of the documents is also found by its own.
 pub(super) fn find(around: &Surroundings, name: &str) -> Result<PathBuf, Failure> {
-    let path = PathBuf::from(name);
-    let named = if path.is_absolute() { path.exists().then_some(path) } else { around.find(name) };
-    let found = named.or_else(|| (name == OLD_NAME).then(|| around.find(NAME)).flatten());
+    let found = around.find(name).or_else(|| (name == OLD_NAME).then(|| around.find(NAME)).flatten());
     found.ok_or_else(|| {
         let message = format!("`{name}` was not found in PATH");
         Failure::new(FailureClass::RuntimeMissing, message).with_remedy(REMEDY)

@@ -218,7 +218,7 @@ impl Backend for Apple {
         let spec = run::spec(request, &program, workspace, None);
         let argv = std::iter::once(program.display().to_string()).chain(words).collect();
         // The command is the person's own program: what it needs is a home, and where its helpers are.
-        let path = std::env::join_paths(&self.around.path).unwrap_or_default().to_string_lossy().into_owned();
+        let path = self.around.programs.path().to_string_lossy().into_owned();
         let home = self.around.home.display().to_string();
         let env = BTreeMap::from([("HOME".to_owned(), home), ("PATH".to_owned(), path)]);
         let idle = run::Idle::new(&self.around.gate)?;

@@ -1,6 +1,6 @@
 //! What the kernel of this machine can keep.
 
-use ringfence_core::capability::{Capabilities, Promise};
+use ringfence_core::capability::{Capabilities, GROWTH_MECHANISM, Promise};
 use ringfence_linux::Controller;
 
 use super::boundary::Boundary;
@@ -38,6 +38,7 @@ fn landlock_alone(offer: &Offer) -> Capabilities {
         (Promise::CredentialsBroker, "none inside".into()),
         (Promise::Timeout, "subreaper".into()),
         (Promise::OutputCap, "counted on the pipes".into()),
+        (Promise::Growth, GROWTH_MECHANISM.into()),
     ]
     .into_iter()
     .chain(bounded(offer, &[(Promise::Memory, Controller::Memory), (Promise::Cpus, Controller::Cpu)]))
@@ -74,6 +75,7 @@ fn with_namespaces(offer: &Offer) -> Capabilities {
         (Promise::CredentialsBroker, "placeholders inside, broker".into()),
         (Promise::Timeout, "pid namespace".into()),
         (Promise::OutputCap, "counted on the pipes".into()),
+        (Promise::Growth, GROWTH_MECHANISM.into()),
         (Promise::Budget, "counted by the broker".into()),
         (Promise::CredentialsMount, "private copies without what they are refreshed by".into()),
         (Promise::Disk, "one memory of that size for all private places".into()),

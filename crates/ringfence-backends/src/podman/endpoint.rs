@@ -33,13 +33,14 @@ pub(super) fn find(around: &Surroundings) -> Result<Endpoint, Failure> {
         return Ok(Endpoint { socket, source: "the usual place".into() });
     }
     let missing = |why: String| Failure::new(FailureClass::RuntimeMissing, why).with_remedy("install podman");
-    let program = around.find("podman").ok_or_else(|| missing("podman was not found in PATH".into()))?;
+    let command =
+        around.programs.command("podman").ok_or_else(|| missing("podman was not found in PATH".into()))?;
     let directory = around.state.join("podman");
     let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory);
     made.map_err(|error| missing(format!("{} cannot be made: {error}", directory.display())))?;
     let socket = directory.join("podman.sock");
     if !answers(&socket) {
-        start(&program, &socket).map_err(|why| Failure::new(FailureClass::DaemonDown, why))?;
+        start(command, &socket).map_err(|why| Failure::new(FailureClass::DaemonDown, why))?;
     }
     Ok(Endpoint { socket, source: "a service that ringfence started".into() })
 }
@@ -49,9 +50,8 @@ fn answers(socket: &Path) -> bool {
 }
 
 /// Starts a service that goes by itself. It is nobody's child for long: it outlives the run that needs it first.
-fn start(program: &Path, socket: &Path) -> Result<(), String> {
+fn start(mut command: Command, socket: &Path) -> Result<(), String> {
     let address = format!("unix://{}", socket.display());
-    let mut command = Command::new(program);
     command.args(["system", "service", "--time", STAYS, &address]);
     // Its helpers leave files where they stand.
     command.current_dir(socket.parent().unwrap_or(Path::new("/")));

@@ -5,17 +5,13 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
 
-use super::surroundings::{find_in, is_executable};
+use ringfence_workspace::{HostPrograms, is_executable};
 
 /// Where a program is, by the rules of a shell: a name is looked up, a path is taken from the working directory.
 pub(crate) fn locate(name: &str, path: Option<&str>, cwd: &Path) -> Result<PathBuf, LaunchError> {
     let not_found = || LaunchError::NotFound { program: name.to_owned() };
     if !name.contains('/') {
-        // A directory that depends on where one stands is not searched: the workspace is the agent's to write.
-        let directories: Vec<PathBuf> = std::env::split_paths(path.unwrap_or_default())
-            .filter(|directory| directory.is_absolute())
-            .collect();
-        return find_in(&directories, name).filter(|_| !name.is_empty()).ok_or_else(not_found);
+        return HostPrograms::new(path.unwrap_or_default()).find(name).ok_or_else(not_found);
     }
     let program = cwd.join(name);
     if is_executable(&program) {

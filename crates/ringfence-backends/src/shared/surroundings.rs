@@ -1,19 +1,18 @@
 //! What a backend may know of the machine. The binary reads the environment once and hands this on.
-#![expect(clippy::disallowed_methods, reason = "a program of the host")]
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringfence_gate::Started;
+use ringfence_workspace::HostPrograms;
 
 /// The machine as the person who starts `ringfence` sees it.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// Where programs are looked for.
-    pub path: Vec<PathBuf>,
+    /// The programs of the host.
+    pub programs: HostPrograms,
     /// The person's home.
     pub home: PathBuf,
     /// Where ringfence keeps what lasts.
@@ -46,17 +45,8 @@ impl GateProgram {
 }
 
 impl Surroundings {
-    /// The first program of this name.
+    /// The first program of this name that no run could have written.
     pub fn find(&self, name: &str) -> Option<PathBuf> {
-        find_in(&self.path, name)
+        self.programs.find(name)
     }
-}
-
-/// The first program of this name in these directories.
-pub(crate) fn find_in(directories: &[PathBuf], name: &str) -> Option<PathBuf> {
-    directories.iter().map(|directory| directory.join(name)).find(|path| is_executable(path))
-}
-
-pub(crate) fn is_executable(path: &Path) -> bool {
-    path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }

@@ -215,6 +215,7 @@ impl Policy {
             (Promise::Cpus, self.limits.cpus.is_some()),
             (Promise::Pids, self.limits.pids.is_some()),
             (Promise::Disk, self.limits.disk.is_some()),
+            (Promise::Growth, self.limits.growth.is_some()),
             (Promise::Budget, self.limits.tokens.is_some() || self.limits.cost_usd.is_some()),
         ];
         asked.into_iter().filter(|(_, asked)| *asked).map(|(promise, _)| promise).collect()

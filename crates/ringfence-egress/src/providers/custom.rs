@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use http::HeaderName;
 use ringfence_core::policy::HostRule;
+use ringfence_workspace::HostPrograms;
 
 use super::{ProviderError, Sources};
 use crate::credential::{Credential, Inside};
@@ -58,14 +59,17 @@ fn read(source: &str, sources: Sources<'_>) -> Result<Secret, String> {
                 place.strip_prefix("~/").map_or_else(|| PathBuf::from(place), |rest| sources.home.join(rest));
             std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?
         }
-        "command" => output(&shlex::split(place).ok_or("the quotes of the command do not match")?)?,
+        "command" => {
+            let words = shlex::split(place).ok_or("the quotes of the command do not match")?;
+            output(sources.programs, &words)?
+        }
         "keyring" => {
             let (service, account) = place.split_once('/').ok_or("write keyring:SERVICE/ACCOUNT")?;
             let words = match sources.keychain.and_then(Path::to_str) {
                 Some(program) => vec![program, "find-generic-password", "-s", service, "-a", account, "-w"],
                 None => vec!["secret-tool", "lookup", "service", service, "account", account],
             };
-            output(&words.into_iter().map(str::to_owned).collect::<Vec<_>>())?
+            output(sources.programs, &words.into_iter().map(str::to_owned).collect::<Vec<_>>())?
         }
         _ => return Err(format!("`{kind}` is none of env, file, command, keyring")),
     };
@@ -76,9 +80,13 @@ fn read(source: &str, sources: Sources<'_>) -> Result<Secret, String> {
 }
 
 /// What a program prints.
-fn output(words: &[String]) -> Result<String, String> {
+fn output(programs: &HostPrograms, words: &[String]) -> Result<String, String> {
     let (program, args) = words.split_first().ok_or("the command has no words")?;
-    let output = Command::new(program).args(args).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let command = programs.command(program);
+    let mut command = command.ok_or_else(|| {
+        format!("{program} was not found in PATH outside of the workspace; name a program that is, or its absolute path")
+    })?;
+    let output = command.args(args).stdin(Stdio::null()).stderr(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program} cannot be run: {error}"))?;
     if !output.status.success() {
         return Err(format!("{program} ended with {}", output.status));
@@ -121,6 +129,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
+    use ringfence_workspace::HostPrograms;
+
     use super::{Sources, named};
 
     fn try_named(text: &str) -> Result<String, String> {
@@ -136,6 +146,7 @@ mod tests {
             moved: &[],
             home: home.path(),
             state: Path::new("/nowhere"),
+            programs: &HostPrograms::new("/usr/bin:/bin"),
             keychain: None,
             base_url: None,
         };

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ringfence_core::policy::{BadHostRule, HostRule};
+use ringfence_workspace::HostPrograms;
 use serde_json::Value;
 
 use crate::credential::{Credential, Inside};
@@ -30,6 +31,8 @@ pub struct Sources<'a> {
     pub moved: &'a [(PathBuf, PathBuf)],
     /// Where ringfence keeps what lasts.
     pub state: &'a Path,
+    /// The programs of the host.
+    pub programs: &'a HostPrograms,
     /// The program that reads the keychain, on machines that have one.
     pub keychain: Option<&'a Path>,
     /// The address of the model, where it is not the provider's own.
@@ -185,10 +188,22 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use ringfence_workspace::HostPrograms;
+
     use super::{Sources, find, host_of};
 
+    static NO_PROGRAMS: HostPrograms = HostPrograms::none();
+
     fn sources<'a>(env: &'a BTreeMap<String, String>, home: &'a Path) -> Sources<'a> {
-        Sources { env, home, moved: &[], state: Path::new("/nowhere"), keychain: None, base_url: None }
+        Sources {
+            env,
+            home,
+            moved: &[],
+            state: Path::new("/nowhere"),
+            programs: &NO_PROGRAMS,
+            keychain: None,
+            base_url: None,
+        }
     }
 
     fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -2,7 +2,6 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -29,6 +28,9 @@ pub(super) struct Wanted {
 pub(super) struct LoginCode {
     /// The path to open in a browser. It works once.
     path: String,
+    /// The host name under which a browser on the daemon's machine opens it. Browsers resolve it to loopback; it is new for each
+    /// code, so that no other program of the machine receives the session's cookie.
+    host: String,
     /// For how long it works.
     expires_in_seconds: u64,
 }
@@ -40,11 +42,12 @@ pub(super) async fn issue_code(
     Asked(wanted): Asked<Wanted>,
 ) -> Result<Json<LoginCode>, Problem> {
     let bearer = if wanted.owner_only { Bearer::Owner } else { Bearer::Anybody };
-    let code = app.login_codes.issue(bearer).ok_or_else(|| {
-        let detail = "the system provides no random bytes";
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
-    })?;
-    Ok(Json(LoginCode { path: format!("/ui/login?code={code}"), expires_in_seconds: LIFETIME.as_secs() }))
+    let issued = app.login_codes.issue(bearer).ok_or_else(Problem::no_random_bytes)?;
+    Ok(Json(LoginCode {
+        path: issued.path(),
+        host: issued.name.as_str().to_owned(),
+        expires_in_seconds: LIFETIME.as_secs(),
+    }))
 }
 
 /// What came of replacing the token.

@@ -1,4 +1,7 @@
 //! The login of the dashboard: by a one-time code that `ringfence open` prints, or by a token or a key.
+//!
+//! No session is opened under an address of loopback: browsers send its cookie to every port there. A browser that logs in under
+//! one is led to the name of its own session (`dashboard_name`).
 
 use axum::Extension;
 use axum::extract::{Query, State};
@@ -10,10 +13,12 @@ use serde::Deserialize;
 use super::view::Page;
 use super::{Form, Nothing, Site, Visitor, Wrong};
 use crate::access::Who;
-use crate::guard::{From, cookie_name, is_of_owner, with_cookie};
-use crate::login_codes::Bearer;
+use crate::app::App;
+use crate::dashboard_name::is_shared_with_this_machine;
+use crate::guard::{From, cookie_name, host, is_of_owner, with_cookie};
+use crate::login_codes::{self, Bearer, Terms};
 use crate::problem::Problem;
-use crate::sessions::Sessions;
+use crate::sessions::{SessionOrigin, Sessions};
 
 /// A login code, in the address that `ringfence open` prints.
 #[derive(Deserialize)]
@@ -36,21 +41,41 @@ pub(super) async fn page(
         return Ok(form(&visitor).into_response());
     };
     // A code that this connection may not redeem stays for the one that may.
-    let may = match app.login_codes.bearer(&code) {
-        Some(bearer) => may_redeem(bearer, &from).await,
-        None => false,
+    let terms = match app.login_codes.terms(&code) {
+        Some(terms) if may_redeem(terms.bearer, &from).await => Some(terms),
+        _ => None,
     };
-    let name = match may.then(|| app.login_codes.take(&code)).flatten() {
-        Some(_) => Sessions::name(),
-        _ if visitor.who == Who::Session => return Ok(Redirect::to("/ui").into_response()),
-        _ => {
+    let host = host(&headers);
+    if let Some(Terms { name, .. }) = &terms
+        && is_shared_with_this_machine(host)
+        && !name.is_host(host)
+    {
+        return Ok(Redirect::to(&name.address(host, &login_codes::path(&code))).into_response());
+    }
+    match terms.and_then(|_| app.login_codes.take(&code)) {
+        Some(_) => Ok(begin(&app, &from, &headers).await?),
+        None if visitor.who == Who::Session => Ok(Redirect::to("/ui").into_response()),
+        None => {
             app.rates.request(&from.client).map_err(too_often)?;
-            None
+            Err(invalid_code().into())
         }
-    };
-    let Some(name) = name else { return Err(invalid_code().into()) };
-    app.sessions.open(&name, is_of_owner(&from).await);
-    Ok(with_cookie(Redirect::to("/ui").into_response(), &cookie_name(&headers), Some(&name)))
+    }
+}
+
+/// Opens a session under the host of the request, and leads to the first page. The browser gets a new name: one that another
+/// site may have given to it is worth nothing.
+async fn begin(app: &App, from: &From, headers: &HeaderMap) -> Result<Response, Problem> {
+    let name = Sessions::name().ok_or_else(Problem::no_random_bytes)?;
+    let origin = SessionOrigin { host: host(headers).to_owned(), of_owner: is_of_owner(from).await };
+    app.sessions.open(&name, origin);
+    Ok(with_cookie(Redirect::to("/ui").into_response(), &cookie_name(headers), Some(&name)))
+}
+
+/// Leads a browser that has logged in under an address of loopback to a name of its own, by a new login code.
+async fn continue_under_own_name(app: &App, from: &From, headers: &HeaderMap) -> Result<Response, Problem> {
+    let bearer = if is_of_owner(from).await { Bearer::Owner } else { Bearer::Anybody };
+    let issued = app.login_codes.issue(bearer).ok_or_else(Problem::no_random_bytes)?;
+    Ok(super::forward(&issued.name.address(host(headers), &issued.path())))
 }
 
 /// Whether a connection may redeem a code. Other users may have seen one that was on a command line.
@@ -103,7 +128,7 @@ pub(super) async fn enter(
     Extension(from): Extension<From>,
     headers: HeaderMap,
     Form(given): Form<Key>,
-) -> Response {
+) -> Result<Response, Wrong> {
     let identity = app.access().recognises(given.key.trim());
     let said = match (identity, app.rates.may_try(&from.client)) {
         (Some(identity), _) if !identity.guessable => None,
@@ -114,12 +139,14 @@ pub(super) async fn enter(
             Some("That is no key of this daemon.".to_owned())
         }
     };
-    // A new name for the session: a name that another site may have given to this browser is worth nothing.
-    let name = Sessions::name().filter(|_| said.is_none());
-    visitor.tell(said.unwrap_or_default());
-    let Some(name) = name else { return Redirect::to("/ui/login").into_response() };
-    app.sessions.open(&name, is_of_owner(&from).await);
-    with_cookie(Redirect::to("/ui").into_response(), &cookie_name(&headers), Some(&name))
+    if let Some(said) = said {
+        visitor.tell(said);
+        return Ok(Redirect::to("/ui/login").into_response());
+    }
+    Ok(match is_shared_with_this_machine(host(&headers)) {
+        true => continue_under_own_name(&app, &from, &headers).await?,
+        false => begin(&app, &from, &headers).await?,
+    })
 }
 
 pub(super) async fn leave(State(app): Site, visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Response {

@@ -83,13 +83,17 @@ pub(crate) fn refused(problem: &Problem) -> Response {
 
 /// A page that asks for the same address once more, now on behalf of the daemon's own site.
 pub(crate) fn again(uri: &axum::http::Uri) -> Response {
-    let path = uri.path_and_query().map_or("/ui", |path| path.as_str());
+    forward(uri.path_and_query().map_or("/ui", |path| path.as_str()))
+}
+
+/// A page that leads to an address. Browsers do not let a form be redirected to another host.
+fn forward(address: &str) -> Response {
     let page = html! {
         (maud::DOCTYPE)
-        meta http-equiv="refresh" content={ "0;url=" (path) };
+        meta http-equiv="refresh" content={ "0;url=" (address) };
         title { "ringfence" }
         link rel="icon" href="/assets/icon.svg" type="image/svg+xml";
-        a href=(path) { "Open the dashboard" }
+        a href=(address) { "Open the dashboard" }
     };
     axum::response::Html(page.into_string()).into_response()
 }

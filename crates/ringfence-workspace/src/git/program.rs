@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,10 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::GitError;
+use crate::host_programs::{HostPrograms, SYSTEM_PATHS};
 
-/// Where git is looked for first: no run can write there.
-const SYSTEM_PATHS: [&str; 5] =
-    ["/usr/bin", "/usr/local/bin", "/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin"];
 /// Most bytes of output that are kept, unless the caller says less, and of error messages.
 pub(crate) const MAX_OUTPUT_BYTES: u64 = 512 << 20;
 const MAX_MESSAGE_BYTES: u64 = 4096;
@@ -44,16 +41,8 @@ const SAFE: [&str; 14] = [
 
 /// Finds git in the system's directories, or on a `PATH` outside of `workspace`.
 pub fn find(path: &str, workspace: &Path) -> Option<PathBuf> {
-    let outside = |directory: &PathBuf| directory.is_absolute() && !directory.starts_with(workspace);
-    let of_user = std::env::split_paths(path).filter(outside);
-    let executable = |program: &PathBuf| {
-        let data = program.metadata();
-        data.is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
-    };
-    let places = SYSTEM_PATHS.iter().map(PathBuf::from).chain(of_user);
-    let found = places.map(|directory| directory.join("git")).find(executable)?;
-    // A link on the path must not lead into the workspace either.
-    found.canonicalize().ok().filter(|real| !real.starts_with(workspace)).map(|_| found)
+    let path = format!("{}:{path}", SYSTEM_PATHS.join(":"));
+    HostPrograms::new(&path).outside_of(workspace, Path::new("/nonexistent")).find("git")
 }
 
 /// One git directory, and how git is run on it.

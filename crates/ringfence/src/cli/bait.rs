@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use ringfence_linux::attempts::{Bait, Bounded, SharedMemory};
 use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
@@ -53,7 +53,10 @@ impl Laid {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         unlockpt(&terminal)?;
         let name = ptsname(&terminal, Vec::new())?.to_string_lossy().into_owned();
-        let process = Command::new("sleep")
+        let process = installation
+            .programs(None)
+            .command("sleep")
+            .ok_or_else(|| io::Error::other("`sleep` was not found in PATH"))?
             .arg("600")
             .env(VARIABLE.0, VARIABLE.1)
             .stdin(Stdio::null())

@@ -16,6 +16,7 @@ use ringfence_backends::keeper::{IMAGE_LABEL, Keeper};
 use ringfence_core::config::Settings;
 use ringfence_core::mode::Mode;
 use ringfence_core::text::PlainText;
+use ringfence_workspace::HostPrograms;
 
 use super::options::mode_parser;
 use super::{job, version};
@@ -75,7 +76,7 @@ pub(crate) fn build_image(args: &Args, installation: &Installation) -> anyhow::R
     terminal::about(format!("Building sandbox image: {tag}"));
     let work = tempfile::Builder::new().prefix("image-").tempdir_in(existing(&installation.state)?)?;
     match args.base.as_str() {
-        "none" => from_packages(&*keeper, &agents, &tag, work.path())?,
+        "none" => from_packages(&*keeper, &agents, &tag, work.path(), &installation.programs(None))?,
         base => from_base(&*keeper, &agents, &tag, base)?,
     }
     use_image(&mut settings, mode, &tag);
@@ -118,12 +119,27 @@ fn use_image(settings: &mut Settings, mode: Mode, image: &str) {
 }
 
 /// Debian's packages and npm's, and nothing of any registry of images.
-fn from_packages(keeper: &dyn Keeper, agents: &[Agent], tag: &str, work: &Path) -> anyhow::Result<()> {
+fn from_packages(
+    keeper: &dyn Keeper,
+    agents: &[Agent],
+    tag: &str,
+    work: &Path,
+    programs: &HostPrograms,
+) -> anyhow::Result<()> {
+    let program = |name: &str| {
+        let missing = || {
+            advise(
+                anyhow!("`{name}` was not found"),
+                format!("install {name}, or name an image with `--base`"),
+            )
+        };
+        programs.command(name).ok_or_else(missing)
+    };
     let extra = work.join("extra");
     let step = Step::begin("1/3 agent CLIs");
     let prefix = extra.join(AGENTS);
     fs::create_dir_all(&prefix)?;
-    let mut npm = Command::new("npm");
+    let mut npm = program("npm")?;
     npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"]);
     npm.args(["--os", "linux", "--cpu", npm_processor(), "--prefix"]).arg(&prefix).args(packages(agents));
     step.follow(&mut npm, "install npm, or name an image with `--base`")?;
@@ -132,7 +148,7 @@ fn from_packages(keeper: &dyn Keeper, agents: &[Agent], tag: &str, work: &Path) 
     furnish(&extra, agents)?;
     let step = Step::begin("2/3 system");
     let archive = work.join("root.tar");
-    let mut system = Command::new("mmdebstrap");
+    let mut system = program("mmdebstrap")?;
     system.args(["--variant=minbase", &format!("--include={SYSTEM}")]);
     system.args(["doc", "man", "locale"].map(|part| format!("--dpkgopt=path-exclude=/usr/share/{part}/*")));
     // What is told to a hook is read as a shell would.

@@ -37,6 +37,7 @@ pub(crate) fn demo(args: &Args, installation: &Installation) -> anyhow::Result<E
     atomic::private_dir(&installation.state.join("demo")).context("the bait cannot be laid out")?;
     atomic::write(&bait, b"this is bait\n")?;
     let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("the bait cannot be laid out")?;
+    service.set_nonblocking(true)?;
     let port = service.local_addr()?.port();
     let workspace = tempfile::Builder::new().prefix("ringfence-demo-").tempdir()?.keep();
 
@@ -74,6 +75,11 @@ pub(crate) fn demo(args: &Args, installation: &Installation) -> anyhow::Result<E
     };
     let result = asked.perform(work, &Face::Human)?;
     if !args.json {
+        // What the agent tells of its attempts is its own word; this is seen from outside of the run.
+        terminal::line(match service.accept() {
+            Ok(_) => "\nSeen from the host: the service was reached.",
+            Err(_) => "\nSeen from the host: nothing has reached the service.",
+        });
         show_work(&result, apart, &workspace, installation)?;
     }
     Ok(ExitCode::from(result.exit_code))

@@ -18,6 +18,9 @@ use crate::installation::Installation;
 use crate::progress::Progress;
 use crate::terminal;
 
+/// Why a program of the host is not asked.
+const NOT_FOUND: &str = "not found in PATH, outside of the current directory";
+
 pub(crate) fn doctor(installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
     let settings = installation.layers()?.resolve()?;
     let progress = Progress::new(installation);
@@ -99,7 +102,7 @@ fn clis_inside(mode: Mode, installation: &Installation, settings: &Settings) -> 
 fn look_at(cli: &dyn AgentCli, installation: &Installation, settings: &Settings) -> Vec<Finding> {
     let program = cli.facts().program.unwrap_or_default();
     let Some(path) = installation.surroundings().find(program) else {
-        return vec![Finding::absent(program, "not found in PATH", cli.facts().install)];
+        return vec![Finding::absent(program, NOT_FOUND, cli.facts().install)];
     };
     let version = match version(&path, installation, settings) {
         Ok(version) => Finding::ok(program, format!("{version} at {}", path.display())),
@@ -131,7 +134,7 @@ fn version(program: &Path, installation: &Installation, settings: &Settings) -> 
     let make = entry.and_then(|entry| entry.backend).context("no mode to run it in")?;
     let backend = make(&installation.surroundings(), settings);
     let program = program.display().to_string();
-    version::ask(&*backend, &program, &installation.env, &installation.home)
+    version::ask(&*backend, &program, &installation.with_host_programs().env, &installation.home)
 }
 
 fn print(report: &DoctorReport, broken: usize) {

@@ -60,10 +60,20 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// The workspace as the flags or the agent name it.
+    fn named_workspace(&self) -> Option<PathBuf> {
+        let path = self.options.cwd.as_deref().or_else(|| self.agent?.working_directory.as_deref())?;
+        Some(self.installation.expand(path))
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        self.installation.surroundings_for(self.named_workspace().as_deref())
+    }
+
     /// Runs the work to its end, in front of a person.
     pub(crate) fn perform(&self, work: Work<'_>, face: &Face) -> anyhow::Result<RunResult> {
         let mode = self.mode();
-        let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
+        let backend = backend(mode, &self.surroundings(), self.settings)?;
         let job = self.job(mode, work, face)?;
         let mut at_terminal;
         let observer: &mut dyn Observer = match face {
@@ -86,7 +96,7 @@ impl Asked<'_> {
         change: &mut dyn FnMut(&mut Policy, &Capabilities),
     ) -> anyhow::Result<RunResult> {
         let mode = self.mode();
-        let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
+        let backend = backend(mode, &self.surroundings(), self.settings)?;
         let mut job = self.job(mode, work, &Face::Human)?;
         change(&mut job.policy, &backend.capabilities());
         self.follow(&job, &*backend, observer)
@@ -100,7 +110,7 @@ impl Asked<'_> {
         cancel: &Cancel,
     ) -> anyhow::Result<Result<RunResult, Failure>> {
         let mode = self.mode();
-        let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
+        let backend = backend(mode, &self.surroundings(), self.settings)?;
         let job = Job { run: Some(run), ..self.job(mode, work, &Face::Human)? };
         let done = ringfence_engine::run(&job, &*backend, &self.installation.runs(), &mut Nobody, cancel);
         Ok(done.map_err(|error| error.failure()))
@@ -114,7 +124,7 @@ impl Asked<'_> {
         observer: &mut dyn Observer,
     ) -> anyhow::Result<Result<RunResult, Failure>> {
         let mode = self.mode();
-        let backend = backend(mode, &self.installation.surroundings(), self.settings)?;
+        let backend = backend(mode, &self.surroundings(), self.settings)?;
         let job = self.job(mode, work, &Face::Human)?;
         let done = ringfence_engine::run(&job, &*backend, runs, observer, &Cancel::default());
         Ok(done.map_err(|error| error.failure()))
@@ -195,6 +205,7 @@ impl Asked<'_> {
     /// What the broker has to know.
     fn outside(&self, mode: Mode) -> anyhow::Result<Outside> {
         let mut outside = self.installation.outside(&self.settings.broker)?;
+        outside.programs = self.installation.programs(self.named_workspace().as_deref());
         if self.options.ask {
             outside.ask = Some(Arc::new(Person::new(self.installation)?));
         }

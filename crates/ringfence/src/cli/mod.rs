@@ -39,6 +39,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 use ringfence_core::event::{RunStatus, Usage};
 use ringfence_core::mode::Mode;
+use ringfence_core::text::escaped;
 
 use crate::installation::Installation;
 use crate::{gate, report, terminal};
@@ -159,14 +160,30 @@ fn foreseen(mut words: impl Iterator<Item = OsString>) -> Option<bool> {
 
 /// Reads the command line. What starts a run is read without all the other verbs, for describing them takes a good part of the
 /// time that a sandbox does. Whatever is wrong or wants help there is for the whole.
-fn read() -> Verb {
+fn read() -> Result<Verb, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let quick = match words.get(1).and_then(|verb| verb.to_str()) {
         Some("run") => read_alone(&words).map(Verb::Run),
         Some("exec") => read_alone(&words).map(Verb::Exec),
         _ => None,
     };
-    quick.unwrap_or_else(|| Cli::parse().verb)
+    match quick {
+        Some(verb) => Ok(verb),
+        None => Cli::try_parse_from(&words).map(|cli| cli.verb).map_err(|error| refuse(error, &words)),
+    }
+}
+
+/// Prints why a command line cannot be used, or the help that it asks for. An argument may come from a run, so whatever a terminal
+/// would obey in it is shown as an escape.
+fn refuse(error: clap::Error, words: &[OsString]) -> ExitCode {
+    let words = words.iter().map(|word| escaped(&word.to_string_lossy()));
+    let error = Cli::try_parse_from(words).err().unwrap_or(error);
+    let text = error.render().ansi().to_string();
+    match error.use_stderr() {
+        true => terminal::about(text.trim_end()),
+        false => terminal::line(text.trim_end()),
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(report::RUNTIME_FAILURE))
 }
 
 fn read_alone<A: clap::Args>(words: &[OsString]) -> Option<A> {
@@ -188,7 +205,11 @@ pub(crate) fn main() -> ExitCode {
     // Before all else: it is made ready while the rest is read. For a command line that says nothing of a run, or is
     // wrong, it ends with this process.
     let gate = foreseen(std::env::args_os()).and_then(gate::ahead);
-    let done = match read() {
+    let verb = match read() {
+        Ok(verb) => verb,
+        Err(code) => return code,
+    };
+    let done = match verb {
         Verb::Completions(args) => completions::completions(&args),
         Verb::Config(config::Verb::Schema) => config::schema(),
         verb => Installation::discover(gate).and_then(|installation| at_home(verb, &installation)),

@@ -44,7 +44,7 @@ pub(crate) fn login_address(
     usable_by: UsableBy,
 ) -> anyhow::Result<LoginAddress> {
     let code = installation.daemon()?.login_code(usable_by == UsableBy::Owner).map_err(told)?;
-    let url = format!("{}{}", installation.browser_address(address), code.path);
+    let url = format!("{}{}", installation.dashboard_address(address, &code.host), code.path);
     Ok(LoginAddress { url, expires_in_seconds: code.expires_in_seconds })
 }
 

@@ -1,6 +1,5 @@
 //! What the daemon and its processes say: at a terminal, or in files that are rotated by day.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -10,6 +9,8 @@ use ringfence_store::atomic;
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
 use tracing_subscriber::fmt;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+
+use crate::terminal;
 
 /// Where the logs of an installation are.
 pub(crate) fn directory(state: &Path) -> PathBuf {
@@ -26,7 +27,7 @@ pub(crate) fn begin(
     let writer = if to_files {
         BoxMakeWriter::new(Mutex::new(file(state, name, settings)?))
     } else {
-        BoxMakeWriter::new(io::stderr)
+        BoxMakeWriter::new(|| terminal::Messages)
     };
     let mut builder = fmt().with_writer(writer).with_target(false);
     if to_files {

@@ -1,6 +1,6 @@
 //! What a container can keep.
 
-use ringfence_core::capability::{Capabilities, Promise};
+use ringfence_core::capability::{Capabilities, GROWTH_MECHANISM, Promise};
 
 use ringfence_linux::Controller;
 
@@ -23,6 +23,7 @@ pub(super) fn capabilities(facts: &Facts, network: &NetworkChoice) -> Capabiliti
         (Promise::CredentialsMount, "private copies without what they are refreshed by".into()),
         (Promise::Timeout, "pid namespace".into()),
         (Promise::OutputCap, "counted on the pipes".into()),
+        (Promise::Growth, GROWTH_MECHANISM.into()),
         (Promise::Disk, "memory of that size for the home and /tmp".into()),
     ];
     if *network == NetworkChoice::Gate {
