@@ -56,3 +56,39 @@ fn an_overlay_attaches_no_masked_file() {
     let made = reply(&place, "echo made > made.txt; echo [send_file: made.txt]", &overlay);
     assert_eq!(made["attachments"][0]["path"], "made.txt", "{made}");
 }
+
+/// Links that lead out, and files that are none: nothing is attached, each is named with a reason, and the run ends.
+#[test]
+fn links_and_special_files_are_not_attached() {
+    let place = Place::new();
+    fs::write(place.home().join("key.txt"), "secret\n").unwrap();
+    let home = place.home().display().to_string();
+    for (make, name) in [
+        (format!("ln -s {home}/key.txt a"), "a"),
+        ("ln -s ../home/key.txt a".into(), "a"),
+        (format!("ln -s {home} a"), "a/key.txt"),
+        ("ln -s / a".into(), "a/etc/passwd"),
+        ("mkdir d; ln -s /etc d/a; ln -s d b".into(), "b/a/passwd"),
+        ("ln -s a a".into(), "a"),
+        ("ln -s /dev/zero a".into(), "a"),
+        ("ln -s /proc/self/environ a".into(), "a"),
+        ("mkfifo a".into(), "a"),
+        ("ln -s f a; mkfifo f".into(), "a"),
+        ("mkdir a".into(), "a"),
+        ("truncate -s 1T a".into(), "a"),
+        ("perl -MSocket -e \"socket(S,AF_UNIX,SOCK_STREAM,0);bind(S,sockaddr_un(q(a)))\"".into(), "a"),
+        ("true".into(), "../home/key.txt"),
+        ("true".into(), "/etc/passwd"),
+        ("true".into(), "/dev/zero"),
+        ("true".into(), "/proc/self/environ"),
+        ("true".into(), "."),
+    ] {
+        let work = place.work();
+        fs::remove_dir_all(&work).unwrap();
+        fs::create_dir(&work).unwrap();
+        let result = reply(&place, &format!("{make}; echo \"[send_file: {name}]\""), &[]);
+        assert_eq!(result["attachments"].as_array().map_or(0, Vec::len), 0, "{make}: {result}");
+        let text = result["text"].as_str().unwrap();
+        assert!(text.contains(&format!("- {name}: ")) && !text.contains("secret"), "{make}: {text}");
+    }
+}

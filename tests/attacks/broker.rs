@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use crate::sandbox::Sandbox;
 
 /// A server that keeps what it receives, and answers every request alike.
-struct Upstream {
-    address: std::net::SocketAddr,
+pub(crate) struct Upstream {
+    pub(crate) address: std::net::SocketAddr,
     received: Arc<Mutex<Vec<String>>>,
 }
 
 impl Upstream {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, received) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
         let keep = Arc::clone(&received);
@@ -45,7 +45,7 @@ impl Upstream {
         })
     }
 
-    fn received(&self) -> String {
+    pub(crate) fn received(&self) -> String {
         self.received.lock().unwrap().concat()
     }
 }

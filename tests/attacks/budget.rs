@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex};
 use scripted_model::Front;
 use serde_json::Value;
 
+use crate::site::{SETTINGS, Site};
 use crate::support::{Place, Ran};
 
 const HOST: &str = "api.openai.com";
+const ANTHROPIC: &str = "api.anthropic.com";
 const USAGE: &str = r#""usage":{"prompt_tokens":100000,"completion_tokens":100000,"input_tokens":100000,"output_tokens":100000}"#;
 
 /// A provider that keeps what it was asked.
@@ -33,7 +35,7 @@ impl Provider {
                 std::thread::spawn(move || while answer(&stream, &seen).is_some() {});
             }
         });
-        Self { front: Front::start(address, &[HOST]).unwrap(), requests }
+        Self { front: Front::start(address, &[HOST, ANTHROPIC]).unwrap(), requests }
     }
 
     fn place(&self, limits: &str) -> Place {
@@ -46,7 +48,7 @@ impl Provider {
         )
         .unwrap();
         place
-            .env("RINGFENCE_CONNECT_TO", format!("{HOST}:443={}", self.front.address()))
+            .env("RINGFENCE_CONNECT_TO", format!("{HOST}:443={0},{ANTHROPIC}:443={0}", self.front.address()))
             .env("RINGFENCE_CA_FILE", root.display().to_string())
     }
 
@@ -95,9 +97,11 @@ fn reply(line: &str, request: &Value) -> (&'static str, String) {
         let usage = if told { format!("data: {{\"choices\":[],{USAGE}}}\n\n") } else { String::new() };
         return ("text/event-stream", format!("data: {{\"choices\":[1],{long}}}\n\n{usage}data: [DONE]\n\n"));
     }
-    match request["silent"] == true {
+    // The name of the model that answers, where the test asks for another.
+    let model = request["metadata"]["answers"].as_str().or(request["model"].as_str()).unwrap_or_default();
+    match request["metadata"]["silent"] == true {
         true => ("application/json", format!("{{{long}}}")),
-        false => ("application/json", format!("{{{long},{USAGE}}}")),
+        false => ("application/json", format!("{{\"model\":\"{model}\",{long},{USAGE}}}")),
     }
 }
 
@@ -106,12 +110,25 @@ fn run(place: &Place, request: &str) -> Ran {
     let script = format!(
         "for i in 1 2 3 4 5 6 7 8 9 10; do curl -sS --max-time 30 -w '\\nSTATUS %{{http_code}}\\n' {request}; done"
     );
+    sh(place, &script)
+}
+
+/// A run of a script under the policy of the place.
+fn sh(place: &Place, script: &str) -> Ran {
     let policy = place.home().join("policy.json").display().to_string();
-    place.run(&["exec", "--mode", "native", "--policy", &policy, "--allow", HOST, "--", "sh", "-c", &script])
+    let hosts = ["--allow", HOST, "--allow", ANTHROPIC];
+    let words = ["exec", "--mode", "native", "--policy", &policy];
+    place.run(&[&words[..], &hosts, &["--", "sh", "-c", script]].concat())
+}
+
+/// A run that sends a request many times at once.
+fn run_at_once(place: &Place, times: u32, request: &str) -> Ran {
+    sh(place, &format!("for i in $(seq {times}); do curl -sS --max-time 30 {request} & done; wait"))
 }
 
 fn post(path: &str, body: &str) -> String {
-    format!("-o /dev/null -d '{body}' https://{HOST}{path}")
+    let host = if path.ends_with("/messages") { ANTHROPIC } else { HOST };
+    format!("-o /dev/null -d '{body}' https://{host}{path}")
 }
 
 /// Every one of these was counted as nothing: ten of ten passed.
@@ -125,9 +142,9 @@ fn usage_that_is_hidden_ends_the_run_after_one_answer() {
         ),
         ("/v1/chat/completions", r#"{"model":"gpt-5","stream":true,"logprobs":true}"#),
         ("/v1/chat/completions", r#"{"model":"gpt-5","logprobs":true}"#),
-        ("/v1/chat/completions", r#"{"model":"gpt-5","silent":true}"#),
-        ("/v1/responses", r#"{"model":"gpt-5","silent":true}"#),
-        ("/v1/messages", r#"{"model":"claude-sonnet-4-5","max_tokens":100000,"silent":true}"#),
+        ("/v1/chat/completions", r#"{"model":"gpt-5","metadata":{"silent":true}}"#),
+        ("/v1/responses", r#"{"model":"gpt-5","metadata":{"silent":true}}"#),
+        ("/v1/messages", r#"{"model":"claude-sonnet-4-5","max_tokens":100000,"metadata":{"silent":true}}"#),
     ] {
         for limits in [r#"{"tokens": 1000}"#, r#"{"cost_usd": 0.01}"#] {
             let provider = Provider::start();
@@ -167,6 +184,11 @@ fn what_cannot_be_counted_is_refused_with_a_reason() {
         (format!("-d '{{}}' https://{HOST}/v1/batches"), "not known to be counted"),
         (format!("-d '{{}}' https://{HOST}/v1/messages/batches"), "not known to be counted"),
         (format!("-d '{{}}' https://{HOST}/v1/threads/t/messages"), "not known to be counted"),
+        (format!("-d '{{}}' https://{HOST}/v1/anything/count_tokens"), "not known to be counted"),
+        (format!("-d '{{}}' https://{HOST}/backend-api/wham/tasks"), "not known to be counted"),
+        (format!("-d '{{}}' https://{HOST}/v1/x/settings"), "not known to be counted"),
+        (format!("-d '{{}}' https://{HOST}/v1/%63hat/completions"), "not known to be counted"),
+        (format!("https://{HOST}/v1/x/models"), "not known to be counted"),
         (format!("-d '{{}}' https://{HOST}/v1/threads/runs"), "not known to be counted"),
         (format!("-d '{{}}' https://{HOST}/v1/embeddings"), "not known to be counted"),
         (format!("-d '{{}}' https://{HOST}/v1/files"), "not known to be counted"),
@@ -187,9 +209,84 @@ fn what_cannot_be_counted_is_refused_with_a_reason() {
         let first = ran.stdout.lines().next().unwrap();
         let answer: Value = serde_json::from_str(first).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
         assert!(answer["message"].as_str().unwrap().contains(reason), "{request}: {answer}");
-        assert_eq!(answer["rule"], "budget-request");
+        assert!(answer["rule"].as_str().unwrap().starts_with("budget-"), "{request}: {answer}");
         assert!(answer["remedy"].as_str().unwrap().len() > 10);
     }
+}
+
+/// Each of these has a provider read or write more than the bound that was reckoned for the request, or use another price.
+#[test]
+fn request_that_could_pass_its_bound_is_refused_by_name() {
+    let chat = "/v1/chat/completions";
+    let cases: [(&str, &str, &str); 17] = [
+        (chat, r#"{"model":"gpt-5","Max_Tokens":1000000}"#, "`Max_Tokens`"),
+        (chat, r#"{"model":"gpt-5","max_tokens":1,"MAX_TOKENS":1000000}"#, "`MAX_TOKENS`"),
+        (chat, r#"{"model":"gpt-5","max_tokens":1,"max_tokens":1000000}"#, "distinct names"),
+        (chat, r#"{"model":"gpt-5","max_tokens":1,"max\u005ftokens":1000000}"#, "distinct names"),
+        (chat, r#"{"model":"gpt-5","n":2.0}"#, "`n`"),
+        (chat, r#"{"model":"gpt-5","n":2e0}"#, "`n`"),
+        (chat, r#"{"model":"gpt-5","n":"9"}"#, "`n`"),
+        (chat, r#"{"model":"gpt-5","models":["o3-pro"]}"#, "`models`"),
+        (chat, r#"{"model":"gpt-5","plugins":[{"id":"web"}]}"#, "`plugins`"),
+        (chat, r#"{"model":"gpt-5","service_tier":"priority"}"#, "`service_tier`"),
+        ("/v1/responses", r#"{"model":"gpt-5","prompt":{"id":"p"}}"#, "`prompt`"),
+        ("/v1/responses", r#"{"model":"gpt-5","tools":[{"type":"mcp"}]}"#, "`mcp`"),
+        ("/v1/responses", r#"{"model":"gpt-5","tools":[{"type":"m\u0063p"}]}"#, "`mcp`"),
+        ("/v1/responses", r#"{"model":"gpt-5","tools":[{"type":"function","Type":"mcp"}]}"#, "`Type`"),
+        ("/v1/responses", r#"{"model":"gpt-5","Background":true}"#, "`Background`"),
+        ("/v1/messages", r#"{"model":"claude-sonnet-4-5","mcp_servers":[{"url":"x"}]}"#, "`mcp_servers`"),
+        ("/v1/messages", r#"{"model":"claude-sonnet-4-5","speed":"fast"}"#, "`speed`"),
+    ];
+    let provider = Provider::start();
+    let place = provider.place(r#"{"tokens": 1000}"#);
+    let requests: String = cases
+        .iter()
+        .map(|(path, body, _)| {
+            let host = if *path == "/v1/messages" { ANTHROPIC } else { HOST };
+            format!("curl -sS --max-time 30 -d '{body}' https://{host}{path}\n")
+        })
+        .collect();
+    let ran = sh(&place, &requests).expect_code(0);
+    let answers: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((answers.len(), provider.count()), (cases.len(), 0), "{ran:?}");
+    for (answer, (path, body, word)) in answers.iter().zip(cases) {
+        assert!(answer["message"].as_str().unwrap().contains(word), "{path} {body}: {answer}");
+        assert!(answer["remedy"].as_str().unwrap().contains("without a budget"), "{answer}");
+    }
+}
+
+/// What is read by reference has no bound that is known, so such requests are sent one after another.
+#[test]
+fn requests_that_refer_to_something_are_sent_one_after_another() {
+    for body in [
+        r#"{"model":"gpt-5","max_output_tokens":9,"input":[{"type":"item_reference","id":"i"}]}"#,
+        r#"{"model":"gpt-5","max_output_tokens":9,"tools":[{"type":"web\u005fsearch"}]}"#,
+        r#"{"model":"gpt-5","max_output_tokens":9,"input":[{"type":"reasoning","id":"r","summary":[]}]}"#,
+    ] {
+        let provider = Provider::start();
+        let place = provider.place(r#"{"tokens": 300000}"#);
+        let ran = run_at_once(&place, 20, &post("/v1/responses", body));
+        assert_eq!(provider.count(), 2, "{body}: {ran:?}");
+    }
+}
+
+/// A model whose name begins like that of a known one has no price, in a request and in an answer.
+#[test]
+fn price_is_that_of_the_exact_model_in_request_and_answer() {
+    let provider = Provider::start();
+    let request = post("/v1/chat/completions", r#"{"model":"gpt-5-ultra"}"#);
+    run(&provider.place(r#"{"cost_usd": 100}"#), &request).expect_code(0);
+    assert_eq!(provider.count(), 0);
+    let body = r#"{"model":"gpt-5","metadata":{"answers":"gpt-5-ultra"}}"#;
+    let ran = run(
+        &provider.place(r#"{"cost_usd": 1000}"#),
+        &format!("-d '{body}' https://{HOST}/v1/chat/completions"),
+    );
+    assert_eq!(provider.count(), 1, "{ran:?}");
+    assert!(ran.stdout.contains("the price of the model `gpt-5-ultra` is not known"), "{ran:?}");
+    let dated = r#"{"model":"gpt-5","metadata":{"answers":"gpt-5-2025-08-07"}}"#;
+    run(&provider.place(r#"{"cost_usd": 1000}"#), &post("/v1/chat/completions", dated)).expect_code(0);
+    assert_eq!(provider.count(), 11);
 }
 
 #[test]
@@ -214,19 +311,34 @@ fn a_run_without_a_budget_is_not_hindered() {
     assert_eq!(provider.count(), 10);
 }
 
+/// A task that fails and is tried again does not begin with a new budget.
+#[test]
+fn attempts_at_a_task_share_its_budget() {
+    let provider = Provider::start();
+    let site = Site::of(provider.place(r#"{"tokens": 500000}"#).settings(SETTINGS));
+    let policy = site.place.home().join("policy.json").display().to_string();
+    fs::write(site.place.work().join("request.json"), r#"{"model":"gpt-5","max_tokens":1}"#).unwrap();
+    let url = format!("https://{HOST}/v1/chat/completions");
+    let command = format!("sh -c 'curl -sS --max-time 30 -d @request.json {url}; exit 1'");
+    let words = ["task", "add", "--json", "--max-attempts", "9", "--policy", &policy, "--allow", HOST];
+    let added = site.ok(&[&words[..], &["--command", &command]].concat()).json();
+    let id = added[0]["task"].as_str().unwrap();
+    site.place.run(&["task", "wait", id, "--timeout", "120"]);
+    let task = site.ok(&["task", "show", id, "--json"]).json();
+    // Each attempt uses 200,000 tokens: the third one passes the budget.
+    assert_eq!((task["attempts"].as_array().unwrap().len(), provider.count()), (3, 3), "{task}");
+    assert_eq!(task["attempts"][2]["class"], "budget_exceeded", "{task}");
+    assert_eq!(task["task"]["state"], "dead", "{task}");
+}
+
 /// A hundred requests at once are not all sent before the first is counted.
 #[test]
 fn requests_at_once_pass_the_budget_by_one_answer_at_most() {
     for version in ["--http1.1", "--http2"] {
         let provider = Provider::start();
         let place = provider.place(r#"{"tokens": 1000}"#);
-        let script = format!(
-            "for i in $(seq 60); do curl {version} -sS --max-time 30 -o /dev/null -d '{{\"model\":\"gpt-5\",\"max_tokens\":2000}}' https://{HOST}/v1/chat/completions & done; wait"
-        );
-        let policy = place.home().join("policy.json").display().to_string();
-        let ran = place.run(&[
-            "exec", "--mode", "native", "--policy", &policy, "--allow", HOST, "--", "sh", "-c", &script,
-        ]);
+        let request = post("/v1/chat/completions", r#"{"model":"gpt-5","max_tokens":2000}"#);
+        let ran = run_at_once(&place, 60, &format!("{version} {request}"));
         assert_eq!(provider.count(), 1, "{version}: {ran:?}");
     }
 }

@@ -296,6 +296,33 @@ fn broker_never_dials_the_daemon() {
     }
 }
 
+/// The daemon of another installation cannot tell this program's broker from a program of its owner if its own program has another
+/// name.
+#[test]
+fn broker_never_dials_the_daemon_of_another_installation() {
+    let place = Place::new();
+    let other = Place::new().settings(SETTINGS).env(SWITCH, "true").env("RINGFENCE_LISTEN", "127.0.0.1:0");
+    let program = other.home().join("innocent");
+    fs::copy(BINARY, &program).unwrap();
+    let program = program.display();
+    let started = other.shell(&format!("{program} start"));
+    assert_eq!(started.code(), 0, "{started:?}");
+    let address = fs::read_to_string(other.state().join("api.address")).unwrap();
+    let port = address.rsplit(':').next().unwrap();
+    // A program of the owner is served there without a token.
+    let by_hand =
+        other.shell(&format!("curl -s -m 20 -o /dev/null -w '%{{http_code}}' http://{address}/tasks"));
+    let script = format!(
+        "curl -s -m 20 --noproxy '*' http://127.0.0.1:{port}/tasks; echo \" local $?\"; \
+         curl -s -m 20 --noproxy '' -w ' %header{{x-ringfence-denied}}' http://127.0.0.1:{port}/tasks"
+    );
+    let allow = format!("127.0.0.1:{port}");
+    let ran = place.run(&["exec", "--allow-local", port, "--allow", &allow, "--", "sh", "-c", &script]);
+    let stopped = other.shell(&format!("{program} stop"));
+    assert_eq!((by_hand.stdout.as_str(), stopped.code()), ("200", 0), "{by_hand:?} {stopped:?}");
+    assert!(!ran.stdout.contains(" local 0") && ran.stdout.ends_with(" daemon"), "{ran:?}");
+}
+
 #[test]
 fn broker_does_not_dial_a_daemon_that_was_started_during_the_run() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();

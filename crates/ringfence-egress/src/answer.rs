@@ -65,6 +65,11 @@ impl Refusal {
             }
             "denied" => "a person can take it from `network.deny` of the policy",
             "placeholder" => "use the credential in its own header, towards its own host, over TLS",
+            "credential-path" => {
+                "leave the credential out of this request; it is added to the requests that agent CLIs make"
+            }
+            "budget-field" => "leave the field out of the request, or use a policy without a budget",
+            "budget-tool" => "leave the tool out of the request, or use a policy without a budget",
             "login" => "a person can log in again, outside",
             "daemon" => "leave the daemon's address out: no policy allows it",
             "budget" => "raise `limits.tokens` or `limits.cost_usd` of the policy",

@@ -10,6 +10,7 @@ use hyper_util::client::legacy::Client;
 use ringfence_core::policy::{Host, HostRule};
 
 use crate::answer::Body;
+use crate::endpoints::Scope;
 use crate::login::{Login, LoginError, Real};
 use crate::placeholder::{Placeholder, readings};
 use crate::secret::Secret;
@@ -35,6 +36,8 @@ pub struct Credential {
     pub(crate) swaps: Vec<(Placeholder, Real)>,
     /// Whether a person has named it, for hosts that are allowed by themselves.
     pub(crate) named: bool,
+    /// To which requests to these hosts its secret is added.
+    pub(crate) scope: Scope,
     /// Whether a person has put the model where there is no TLS.
     pub(crate) in_the_clear: bool,
     /// A header that is set whatever the run says: its value, and the secret in it.

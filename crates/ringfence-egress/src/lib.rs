@@ -14,6 +14,7 @@ mod authority;
 mod broker;
 mod credential;
 mod daemon;
+mod endpoints;
 mod exchange;
 mod forward;
 #[doc(hidden)]
@@ -43,7 +44,7 @@ pub use audit::{Entry, Outcome, read_entries};
 pub use authority::{Authority, AuthorityError};
 pub use broker::{Broker, BrokerError};
 pub use credential::{Credential, Inside};
-pub use daemon::DaemonAddress;
+pub use daemon::{Announcement, DaemonAddress};
 pub use login::{Login, LoginError, LoginReport, LoginTool};
 pub use meter::{Budget, Meter, Prices, PricesError};
 pub use post::{PostError, Poster};

@@ -14,8 +14,9 @@ use ringfence_core::policy::{Host, Verdict, parse_authority};
 
 use crate::answer::{Body, Refusal, whole};
 use crate::credential::Credential;
+use crate::endpoints::Use;
 use crate::login::{Login, LoginError};
-use crate::meter::{Admitted, Api, Demand, DemandError, demand, route};
+use crate::meter::{Admitted, Api, Demand, DemandError, demand};
 use crate::note::Note;
 use crate::placeholder::percent_decoded;
 use crate::secret::Secret;
@@ -142,15 +143,17 @@ pub(crate) async fn prepare(
     };
     let looked = session.looks_into(&target.host, target.port);
     let upgrade = wants_websocket(parts)?;
-    let path = percent_decoded(parts.uri.path());
-    let path = String::from_utf8_lossy(&path).to_ascii_lowercase();
-    check_budget(session, target, upgrade, &parts.method, &path)?;
+    let api = match session.is_bounded() {
+        true => check_budget(session, target, upgrade, parts)?,
+        false => api_by_path(parts.uri.path()).filter(|_| looked),
+    };
     strip(&mut parts.headers, upgrade);
     check_placeholders(session, target, parts)?;
-    let api = Api::of(&path).filter(|_| looked && (!session.is_bounded() || parts.method == Method::POST));
     let mut prepared = Prepared { api, upgrade, ..Prepared::default() };
     for credential in session.credentials.iter().filter(|one| one.is_for(&target.host, target.port)) {
-        if credential.travels(target.secure) {
+        if !credential.scope.covers(&target.host, &parts.method, parts.uri.path()) {
+            check_unused(credential, target, parts)?;
+        } else if credential.travels(target.secure) {
             apply(ways, target, credential, &mut parts.headers, &mut prepared, note).await?;
         }
     }
@@ -189,34 +192,56 @@ async fn apply(
     if credential.is_in_headers(headers) { Err(stray(credential, target)) } else { Ok(()) }
 }
 
-/// A run that has a budget uses models only in ways that can be counted.
+/// Refuses a request that carries the placeholder of a credential whose secret is not added to it.
+fn check_unused(credential: &Credential, target: &Target, parts: &Parts) -> Result<(), Refusal> {
+    if !credential.is_in_headers(&parts.headers) {
+        return Ok(());
+    }
+    let (method, path) = (&parts.method, parts.uri.path().escape_debug());
+    let message = format!("{} is not used for {method} {path} at {}", credential.name(), target.host);
+    Err(Refusal::new(StatusCode::FORBIDDEN, "credential-path", message))
+}
+
+/// The API of a request by the end of its path, for usage that is counted where there is no budget.
+fn api_by_path(path: &str) -> Option<Api> {
+    Api::of(&String::from_utf8_lossy(&percent_decoded(path)).to_ascii_lowercase())
+}
+
+/// Refuses a request whose usage cannot be counted. Returns the API if its answer has to be counted.
 fn check_budget(
     session: &Session,
     target: &Target,
     upgrade: bool,
-    method: &Method,
-    path: &str,
-) -> Result<(), Refusal> {
+    parts: &Parts,
+) -> Result<Option<Api>, Refusal> {
     if session.meter().is_over() {
         return Err(Refusal::budget("the budget of the run is used up"));
     }
-    if !session.is_bounded() || !session.looks_into(&target.host, target.port) {
-        return Ok(());
+    let Target { host, port, .. } = target;
+    if !session.looks_into(host, *port) {
+        return Ok(None);
     }
     if upgrade {
-        // Agent CLIs that hear this go on without a websocket at once.
+        // Agent CLIs fall back to requests without a websocket at once.
         let message = "the run has a budget, and what a websocket uses cannot be counted";
         return Err(Refusal::new(StatusCode::UPGRADE_REQUIRED, "budget-request", message));
     }
-    // A host that is no model's is read as the policy allows.
-    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
-    let other = reads && !session.is_model_host(&target.host, target.port);
-    if other || route(method, path).is_some() {
-        return Ok(());
+    let (method, path) = (&parts.method, parts.uri.path());
+    let known = match session.is_model_host(host, *port) {
+        true => session.model_use(host, *port, method, path),
+        // A host that is no model's is read as the policy allows.
+        false if [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) => Some(Use::Free),
+        false => api_by_path(path).filter(|_| method == Method::POST).map(Use::Metered),
+    };
+    match known {
+        Some(Use::Metered(api)) => Ok(Some(api)),
+        Some(Use::Free) => Ok(None),
+        Some(Use::Uncounted) | None => {
+            let path = path.escape_debug();
+            let message = format!("the run has a budget, and {method} {path} is not known to be counted");
+            Err(Refusal::new(StatusCode::FORBIDDEN, "budget-request", message))
+        }
     }
-    let message =
-        format!("the run has a budget, and {method} {} is not known to be counted", path.escape_debug());
-    Err(Refusal::new(StatusCode::FORBIDDEN, "budget-request", message))
 }
 
 /// Lets a request to a model through under a budget, with the body that goes to the host. It waits if others are on their way
@@ -231,12 +256,20 @@ pub(crate) async fn admit(
     let (demand, new) = read_demand(api, headers, &body)?;
     if !session.meter().knows(&demand.model) {
         session.meter().refuse_unpriced(&demand.model);
-        let message = format!("the price of the model `{}` is not known", demand.model.escape_debug());
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "budget-model", message));
+        return Err(unpriced(&demand.model));
     }
     let admitted = session.meter().admit(demand).await;
+    // Another answer may have come meanwhile.
+    if let Some(model) = session.meter().unpriced_answer() {
+        return Err(unpriced(model));
+    }
     prepared.admitted = Some(admitted.ok_or_else(|| Refusal::budget("the budget of the run is used up"))?);
     Ok(new.map_or(body, Bytes::from))
+}
+
+fn unpriced(model: &str) -> Refusal {
+    let message = format!("the price of the model `{}` is not known", model.escape_debug());
+    Refusal::new(StatusCode::FORBIDDEN, "budget-model", message)
 }
 
 fn read_demand(api: Api, headers: &HeaderMap, body: &[u8]) -> Result<(Demand, Option<Vec<u8>>), Refusal> {
@@ -249,7 +282,12 @@ fn read_demand(api: Api, headers: &HeaderMap, body: &[u8]) -> Result<(Demand, Op
 
 impl From<DemandError> for Refusal {
     fn from(error: DemandError) -> Self {
-        Refusal::new(StatusCode::FORBIDDEN, "budget-request", error.to_string())
+        let rule = match error {
+            DemandError::UnknownField(_) | DemandError::Value(_) => "budget-field",
+            DemandError::UnknownTool(_) => "budget-tool",
+            _ => "budget-request",
+        };
+        Refusal::new(StatusCode::FORBIDDEN, rule, error.to_string())
     }
 }
 

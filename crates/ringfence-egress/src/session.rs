@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use ringfence_core::policy::{Denial, Host, Network, NetworkMode, Verdict};
@@ -18,6 +18,7 @@ use crate::audit::{Audit, Entry};
 use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::daemon::DaemonAddress;
+use crate::endpoints::{Use, is_provider, provider_use};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
@@ -94,15 +95,6 @@ pub(crate) struct Ways {
     pub(crate) first_client: Client<Connector, Body>,
 }
 
-/// Where models are.
-const MODELS: [&str; 6] = [
-    "api.anthropic.com",
-    "api.openai.com",
-    "chatgpt.com",
-    "openrouter.ai",
-    "generativelanguage.googleapis.com",
-    "opencode.ai",
-];
 /// The variables by which programs are told whom to trust.
 const TRUST: [&str; 12] = [
     "SSL_CERT_FILE",
@@ -172,13 +164,24 @@ impl Session {
     pub(crate) fn looks_into(&self, host: &Host, port: u16) -> bool {
         self.credentials.iter().any(|credential| credential.is_for(host, port))
             || self.login_at(host, port).is_some()
-            || (self.bounded && matches!(host, Host::Name(name) if MODELS.contains(&name.as_str())))
+            || (self.bounded && is_provider(host))
     }
 
     /// Whether a host serves models: it is a known one, or a credential of an agent CLI's model belongs to it.
     pub(crate) fn is_model_host(&self, host: &Host, port: u16) -> bool {
-        let known = matches!(host, Host::Name(name) if MODELS.contains(&name.as_str()));
-        known || self.credentials.iter().any(|one| !one.named && one.is_for(host, port))
+        is_provider(host) || self.model_credentials(host, port).next().is_some()
+    }
+
+    /// What a request to the host of a model uses; nothing if it is not known. The path is without its query.
+    pub(crate) fn model_use(&self, host: &Host, port: u16, method: &Method, path: &str) -> Option<Use> {
+        let of_gateway =
+            || self.model_credentials(host, port).find_map(|one| one.scope.find(host, method, path));
+        provider_use(host, method, path).or_else(of_gateway)
+    }
+
+    /// The credentials of an agent CLI's model that belong to a host.
+    fn model_credentials(&self, host: &Host, port: u16) -> impl Iterator<Item = &Credential> {
+        self.credentials.iter().filter(move |one| !one.named && one.is_for(host, port))
     }
 
     /// Whether there is a budget.

@@ -191,6 +191,47 @@ impl Scene {
         Ok(stream)
     }
 
+    /// The status and the headers of the answer to a request without a body to the host with a credential.
+    fn ask(
+        &self,
+        protocol: &'static [u8],
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> (u16, http::HeaderMap) {
+        let tunnel = self.tunnel("api.anthropic.com:443");
+        let config = Arc::new(self.client(protocol));
+        let uri = format!("https://api.anthropic.com{path}");
+        let mut request = http::Request::builder().method(method).uri(uri);
+        if protocol != b"h2" {
+            request = request.header("host", "api.anthropic.com").uri(path);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(String::new()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tunnel.set_nonblocking(true).unwrap();
+            let tunnel = tokio::net::TcpStream::from_std(tunnel).unwrap();
+            let name = ServerName::try_from("api.anthropic.com").unwrap();
+            let tls = tokio_rustls::TlsConnector::from(config).connect(name, tunnel).await.unwrap();
+            let io = hyper_util::rt::TokioIo::new(tls);
+            let answer = if protocol == b"h2" {
+                let executor = hyper_util::rt::TokioExecutor::new();
+                let (mut sender, connection) =
+                    hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+                tokio::spawn(connection);
+                sender.send_request(request).await.unwrap()
+            } else {
+                let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+                tokio::spawn(connection);
+                sender.send_request(request).await.unwrap()
+            };
+            (answer.status().as_u16(), answer.headers().clone())
+        })
+    }
+
     /// What was written down, once the broker has ended.
     fn entries(&mut self) -> Vec<Entry> {
         self.broker = None;
@@ -473,7 +514,7 @@ fn requests_that_are_looked_at_are_for_the_host_of_their_tunnel() {
     let ask = |host: &str, more: &str| {
         let mut tls =
             scene.tls(scene.tunnel("api.anthropic.com:443"), "api.anthropic.com", b"http/1.1").unwrap();
-        let request = format!("GET /x HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        let request = format!("GET /v1/files/x HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
         tls.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
         let _ = tls.read_to_end(&mut answer);
@@ -725,7 +766,7 @@ fn what_a_host_repeats_is_not_read_inside() {
     };
     let placeholder = &scene.placeholder;
     for header in [format!("x-api-key: {placeholder}"), format!("authorization: Bearer {placeholder}")] {
-        let answer = ask("/x", header);
+        let answer = ask("/v1/files/x", header);
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("*****"), "{answer}");
         assert!(!answer.to_ascii_lowercase().contains("sk-ant-api03-real"), "{answer}");
         assert!(
@@ -734,10 +775,38 @@ fn what_a_host_repeats_is_not_read_inside() {
             "{answer}"
         );
     }
-    assert!(ask("/packed", format!("x-api-key: {placeholder}")).starts_with("HTTP/1.1 502"));
+    assert!(ask("/v1/files/packed", format!("x-api-key: {placeholder}")).starts_with("HTTP/1.1 502"));
     use base64::Engine;
     let basic = base64::engine::general_purpose::STANDARD.encode(format!("a:{placeholder}"));
-    assert!(ask("/x", format!("authorization: Basic {basic}")).starts_with("HTTP/1.1 403"));
+    assert!(ask("/v1/files/x", format!("authorization: Basic {basic}")).starts_with("HTTP/1.1 403"));
+}
+
+#[test]
+fn login_is_added_at_listed_endpoints_alone() {
+    let mut scene = Scene::new();
+    for protocol in [&b"http/1.1"[..], b"h2"] {
+        for (method, path) in [
+            ("POST", "/api/oauth/claude_cli/create_api_key"),
+            ("GET", "/v1/organizations/api_keys"),
+            ("DELETE", "/v1/organizations/users/u"),
+            ("POST", "/v1/files/%2e%2e/organizations/api_keys"),
+        ] {
+            let key = [("x-api-key", scene.placeholder.as_str())];
+            let (status, headers) = scene.ask(protocol, method, path, &key);
+            assert_eq!(status, 403, "{method} {path}");
+            assert_eq!(headers["x-ringfence-denied"], "credential-path", "{method} {path}");
+        }
+    }
+    assert_eq!(scene.reached(), 0);
+    // Without a placeholder it is a request like others, and none is added.
+    let (status, _) = scene.ask(b"http/1.1", "GET", "/v1/organizations/api_keys", &[]);
+    assert_eq!((status, scene.reached()), (404, 1));
+    let received = scene.server.requests();
+    assert!(!received[0].headers.values().any(|value| value.contains("REAL")), "{received:?}");
+    let denied: Vec<_> =
+        scene.entries().into_iter().filter(|entry| entry.rule == "credential-path").collect();
+    assert_eq!(denied.len(), 8);
+    assert!(denied.iter().all(|entry| entry.decision == Outcome::Deny && entry.status == Some(403)));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_agents::AgentCli;
+use ringfence_core::event::Usage;
 use ringfence_core::plan::{GuestFile, Request};
 use ringfence_core::policy::{Credentials, HostRule, NetworkMode, Policy};
 use ringfence_egress::{
@@ -45,6 +46,8 @@ pub struct Outside {
     pub named: Vec<String>,
     /// What tokens cost, if not what the built-in list says.
     pub prices: Option<Prices>,
+    /// What earlier runs of the same task have used of its budget.
+    pub spent: Usage,
 }
 
 impl Outside {
@@ -111,7 +114,7 @@ pub(crate) fn session(
     policy: &Policy,
     credentials: Vec<Credential>,
 ) -> Result<Option<Session>, OutsideError> {
-    let Outside { connect_to, roots, prices, ask, learn, state, .. } = &job.outside;
+    let Outside { connect_to, roots, prices, ask, learn, state, spent, .. } = &job.outside;
     let closed = policy.network.mode == NetworkMode::Open || policy.reaches_nothing();
     if !learn && closed {
         return Ok(None);
@@ -127,7 +130,9 @@ pub(crate) fn session(
         resolver: None,
         daemon: Some(DaemonAddress::of(state)),
     };
-    Ok(Some(Session::new(setup)?))
+    let session = Session::new(setup)?;
+    session.meter().count_earlier(*spent);
+    Ok(Some(session))
 }
 
 /// Gives a run what it has to find: a door, variables, and files in its home and elsewhere.

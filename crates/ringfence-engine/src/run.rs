@@ -701,7 +701,7 @@ fn openbroker(mut doors: Vec<(u16, Door)>, session: Session, audit: &Path) -> Re
 
 /// Why a run ends that has used more than it may.
 fn over_budget(meter: &Meter) -> Failure {
-    let Usage { input_tokens, output_tokens, cost_usd, .. } = meter.total();
+    let Usage { input_tokens, output_tokens, cost_usd, .. } = meter.total_of_task();
     let cost = cost_usd.map(|cost| format!(", ${cost:.4}")).unwrap_or_default();
     let message = format!("the budget was passed: {} tokens{cost}", input_tokens + output_tokens);
     Failure::new(FailureClass::BudgetExceeded, message)

@@ -38,6 +38,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ringfence_egress::Announcement;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -109,6 +110,8 @@ pub struct Serving {
 pub struct Server {
     tcp: Vec<std::net::TcpListener>,
     unix: Option<std::os::unix::net::UnixListener>,
+    /// Keeps the brokers of all installations from connecting to the TCP listener.
+    announcement: Option<Announcement>,
     serving: Serving,
 }
 
@@ -132,7 +135,8 @@ impl Server {
         };
         tcp.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
         unix.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-        Ok(Self { tcp, unix, serving })
+        let announcement = tcp.as_ref().map(announce).transpose()?;
+        Ok(Self { tcp, unix, announcement, serving })
     }
 
     /// Where it listens.
@@ -157,6 +161,7 @@ impl Server {
                 Ok(runtime) => runtime,
                 Err(error) => return ready.send(Err(error)).unwrap_or(()),
             };
+            let _announcement = self.announcement;
             runtime.block_on(async {
                 let listeners = || -> io::Result<_> {
                     Ok((
@@ -178,6 +183,16 @@ impl Server {
         told.recv().unwrap_or_else(|_| Err(io::Error::other("it ended at once")))?;
         Ok(())
     }
+}
+
+/// No listener has more connections that wait to be accepted.
+const MAX_BACKLOG: usize = 1 << 16;
+
+/// Announces a listener, and closes the connections that came before: a broker may have made them.
+fn announce(listener: &std::net::TcpListener) -> io::Result<Announcement> {
+    let announcement = Announcement::of(listener.local_addr()?.port())?;
+    (0..MAX_BACKLOG).map_while(|_| listener.accept().ok()).for_each(drop);
+    Ok(announcement)
 }
 
 /// The socket of the command line: for its owner alone, in a directory that is the owner's alone.

@@ -12,6 +12,7 @@ use ringfence_backends::{GateProgram, Surroundings, VARIABLES, settings_keys};
 use ringfence_core::config::{
     BrokerSettings, Document, Keys, Layer, Layers, Settings, Source, environment_layer, system_layer,
 };
+use ringfence_core::event::Usage;
 use ringfence_egress::{Prices, is_system_bundle};
 use ringfence_engine::{Clock, Outside};
 use ringfence_gate::Started;
@@ -236,6 +237,7 @@ impl Installation {
             prices,
             ask: None,
             learn: false,
+            spent: Usage::default(),
         })
     }
 

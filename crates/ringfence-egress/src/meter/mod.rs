@@ -1,15 +1,17 @@
 //! What a run uses, read off the wire as it comes, and the budget that it must not pass.
 //!
-//! Under a budget nothing goes to a model whose usage could stay unknown: [`route`] lists the requests that are let through,
-//! [`demand`] reads the most that one can use and asks for its usage, and an answer that does not tell its usage counts as that
-//! most. Requests are sent side by side as long as all of them fit into what is left, at their most; one that does not fit waits
-//! until it is alone. So a run passes its budget by at most one answer.
+//! Under a budget nothing goes to a model whose usage could stay unknown: `endpoints.rs` lists the requests that are let through,
+//! [`fields`] the fields that they may have, [`demand`] reads the most that one can use and asks for its usage, and an answer that
+//! does not tell its usage counts as that most. Requests are sent side by side as long as all of them fit into what is left, at
+//! their most; one that does not fit, or whose input nothing bounds, waits until it is alone. So a run passes its budget by at
+//! most one answer.
 
 mod demand;
+mod document;
+mod fields;
 mod limit;
 mod prices;
 mod reading;
-mod route;
 mod scanner;
 
 use std::collections::BTreeMap;
@@ -23,7 +25,6 @@ pub(crate) use demand::{Demand, DemandError, MAX_BODY_BYTES, demand};
 pub(crate) use limit::is_limit;
 pub use prices::{Prices, PricesError};
 pub(crate) use reading::{Api, Reading};
-pub(crate) use route::route;
 
 /// So many models are told apart.
 const MODELS: usize = 64;
@@ -60,17 +61,29 @@ impl Used {
     }
 }
 
+/// A request whose answer is not counted yet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Open {
+    most: Usage,
+    /// Whether no other request may be on its way.
+    alone: bool,
+}
+
 /// Counts for one run.
 pub struct Meter {
     prices: Prices,
     budget: Budget,
     used: Mutex<BTreeMap<String, Usage>>,
+    /// What earlier runs of the same task have used.
+    earlier: OnceLock<Usage>,
     over: AtomicBool,
     limited: AtomicBool,
-    /// The first model that was refused because its price is not known.
+    /// The first model whose price is not known, of those that a request or an answer has named under a budget of dollars.
     unpriced: OnceLock<String>,
-    /// The demands of requests whose answers are not counted yet.
-    open: Mutex<Vec<Usage>>,
+    /// The same, of those that an answer has named.
+    unpriced_answer: OnceLock<String>,
+    /// The requests whose answers are not counted yet.
+    open: Mutex<Vec<Open>>,
     /// Told whenever one of them is.
     counted: Notify,
     alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -82,18 +95,42 @@ impl Meter {
             prices,
             budget,
             used: Mutex::default(),
+            earlier: OnceLock::new(),
             over: AtomicBool::new(false),
             limited: AtomicBool::new(false),
             open: Mutex::default(),
             unpriced: OnceLock::new(),
+            unpriced_answer: OnceLock::new(),
             counted: Notify::new(),
             alarm: OnceLock::new(),
         }
     }
 
-    /// What to do when the budget is passed. Once; until then nothing is done but to refuse.
+    /// What to do when the budget is passed; at once if earlier runs have passed it. Until then nothing is done but to refuse.
     pub fn on_over(&self, alarm: impl Fn() + Send + Sync + 'static) {
         let _ = self.alarm.set(Box::new(alarm));
+        if self.is_over()
+            && let Some(alarm) = self.alarm.get()
+        {
+            alarm();
+        }
+    }
+
+    /// Counts what earlier runs of the same task have used against the budget. It is not part of what this run has used.
+    pub fn count_earlier(&self, earlier: Usage) {
+        let _ = self.earlier.set(earlier);
+        if self.exceeds(&Usage::default()) {
+            self.over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What was used by this run and by earlier ones of the same task.
+    pub fn total_of_task(&self) -> Usage {
+        self.with_earlier(self.total())
+    }
+
+    fn with_earlier(&self, usage: Usage) -> Usage {
+        self.earlier.get().map_or(usage, |earlier| usage.plus(*earlier))
     }
 
     /// Whether the budget was passed.
@@ -125,13 +162,24 @@ impl Meter {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first model that was refused because its price is not known.
+    /// The first model whose price is not known, of those that a request or an answer has named under a budget of dollars.
     pub fn unpriced(&self) -> Option<&str> {
         self.unpriced.get().map(String::as_str)
     }
 
     pub(crate) fn refuse_unpriced(&self, model: &str) {
         let _ = self.unpriced.set(model.to_owned());
+    }
+
+    /// Notes that an answer names a model whose price is not known: no other request is sent.
+    fn note_unpriced_answer(&self, model: &str) {
+        self.refuse_unpriced(model);
+        let _ = self.unpriced_answer.set(model.to_owned());
+    }
+
+    /// The model without a price that an answer has named.
+    pub(crate) fn unpriced_answer(&self) -> Option<&str> {
+        self.unpriced_answer.get().map(String::as_str)
     }
 
     /// Whether a request to this model can be counted: under a budget of dollars its price has to be known.
@@ -143,10 +191,10 @@ impl Meter {
         self.prices.cost(&Used { model: model.to_owned(), ..Used::default() })
     }
 
-    /// Waits until a request may be sent: because it fits, at its most, into what is left besides all others that are on their
-    /// way, or because there is no other. Nothing if the budget is used up.
+    /// Waits until a request may be sent: because it is bounded and fits, at its most, into what is left besides all others that
+    /// are on their way, or because there is no other. Nothing if the budget is used up.
     pub(crate) async fn admit(self: &Arc<Self>, demand: Demand) -> Option<Arc<Admitted>> {
-        let most = self.usage(&demand.used());
+        let request = Open { most: self.usage(&demand.used()), alone: demand.unbounded };
         loop {
             let counted = self.counted.notified();
             tokio::pin!(counted);
@@ -156,32 +204,38 @@ impl Meter {
             }
             {
                 let mut open = self.open();
-                let sum = open.iter().fold(self.total().plus(most), |sum, one| sum.plus(*one));
-                if open.is_empty() || !self.exceeds(&sum) {
-                    open.push(most);
-                    return Some(Arc::new(Admitted { meter: Arc::clone(self), demand, most }));
+                let alone = request.alone || open.iter().any(|other| other.alone);
+                let sum =
+                    open.iter().fold(self.total().plus(request.most), |sum, other| sum.plus(other.most));
+                if open.is_empty() || !(alone || self.exceeds(&sum)) {
+                    open.push(request);
+                    return Some(Arc::new(Admitted { meter: Arc::clone(self), demand, request }));
                 }
             }
             counted.await;
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, Vec<Usage>> {
+    fn open(&self) -> MutexGuard<'_, Vec<Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn exceeds(&self, total: &Usage) -> bool {
+    /// Whether this usage, with that of earlier runs, passes the budget.
+    fn exceeds(&self, usage: &Usage) -> bool {
+        let total = self.with_earlier(*usage);
         let tokens = total.input_tokens.saturating_add(total.output_tokens);
         self.budget.tokens.is_some_and(|most| tokens > most)
             || self.budget.cost_usd.zip(total.cost_usd).is_some_and(|(most, cost)| cost > most)
     }
 
+    /// A model without a price costs, under a budget of dollars, as much as the most expensive one.
     fn usage(&self, used: &Used) -> Usage {
+        let highest = || self.budget.cost_usd.is_some().then(|| self.prices.highest_cost(used));
         Usage {
             input_tokens: used.input.saturating_add(used.cache_write),
             output_tokens: used.output,
             cached_tokens: used.cache_read,
-            cost_usd: self.prices.cost(used),
+            cost_usd: self.prices.cost(used).or_else(highest),
         }
     }
 
@@ -206,13 +260,13 @@ impl Meter {
 pub(crate) struct Admitted {
     meter: Arc<Meter>,
     demand: Demand,
-    most: Usage,
+    request: Open,
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
         let mut open = self.meter.open();
-        if let Some(at) = open.iter().position(|one| *one == self.most) {
+        if let Some(at) = open.iter().position(|one| *one == self.request) {
             open.swap_remove(at);
         }
         drop(open);
@@ -227,6 +281,8 @@ mod tests {
 
     use tokio::time::timeout;
 
+    use ringfence_core::event::Usage;
+
     use super::{Budget, Demand, Meter, Prices, Used};
 
     fn meter(budget: Budget) -> Arc<Meter> {
@@ -234,7 +290,21 @@ mod tests {
     }
 
     fn demand(tokens: u64) -> Demand {
-        Demand { model: "m".into(), input_tokens: tokens, output_tokens: 0 }
+        Demand { model: "m".into(), input_tokens: tokens, ..Demand::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_without_a_bound_goes_alone() {
+        let meter = meter(Budget { tokens: Some(1_000_000_000), cost_usd: None });
+        let waits = |demand| timeout(Duration::from_secs(1), meter.admit(demand));
+        let unbounded = || Demand { unbounded: true, ..demand(1) };
+        let bounded = waits(demand(1)).await.unwrap().unwrap();
+        assert!(waits(unbounded()).await.is_err());
+        drop(bounded);
+        let alone = waits(unbounded()).await.unwrap().unwrap();
+        assert!(waits(demand(1)).await.is_err() && waits(unbounded()).await.is_err());
+        drop(alone);
+        assert!(waits(demand(1)).await.unwrap().is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -253,6 +323,24 @@ mod tests {
         meter.add(&Used { input: 101, ..Used::default() });
         drop(large);
         assert!(waits(1).await.unwrap().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn runs_of_one_task_share_its_budget() {
+        let used = |tokens| Usage { input_tokens: tokens, ..Usage::default() };
+        let second = meter(Budget { tokens: Some(100), cost_usd: None });
+        second.count_earlier(used(60));
+        let first = second.admit(demand(40)).await.unwrap();
+        assert!(timeout(Duration::from_secs(1), second.admit(demand(1))).await.is_err());
+        second.add(&Used { input: 41, ..Used::default() });
+        drop(first);
+        assert!(second.is_over());
+        assert_eq!((second.total(), second.total_of_task()), (used(41), used(101)));
+        let third = meter(Budget { tokens: None, cost_usd: Some(1.0) });
+        third.count_earlier(Usage { cost_usd: Some(1.5), ..Usage::default() });
+        let (told, hears) = std::sync::mpsc::channel();
+        third.on_over(move || told.send(()).unwrap());
+        assert!(third.is_over() && hears.try_recv().is_ok() && third.admit(demand(1)).await.is_none());
     }
 
     #[test]

@@ -9,12 +9,15 @@ use super::Used;
 /// A list of prices.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Prices {
-    /// When it was so.
+    /// The date of the list.
     as_of: String,
-    /// For a million tokens: read, written, read from the cache, written to the cache. A model is known by how its name
-    /// begins.
+    /// US dollars for a million tokens, by the exact name of the model: read, written, read from the cache, written to the
+    /// cache.
     models: BTreeMap<String, [f64; 4]>,
 }
+
+/// Routers name a model after its vendor.
+const VENDORS: [&str; 2] = ["anthropic/", "openai/"];
 
 /// Why a list cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,20 +40,57 @@ impl Prices {
         &self.as_of
     }
 
-    /// What something costs, if the model is known. The longest beginning of its name counts.
+    /// What something costs, if the price of the model is known.
     pub(crate) fn cost(&self, used: &Used) -> Option<f64> {
-        let name = used.model.rsplit('/').next().unwrap_or_default();
-        let known = self.models.iter().filter(|(beginning, _)| name.starts_with(beginning.as_str()));
-        let (_, [input, output, cache_read, cache_write]) =
-            known.max_by_key(|(beginning, _)| beginning.len())?;
-        let parts = [
-            (used.input, input),
-            (used.output, output),
-            (used.cache_read, cache_read),
-            (used.cache_write, cache_write),
-        ];
-        Some(parts.iter().map(|(tokens, price)| *tokens as f64 * **price / 1e6).sum())
+        self.price(&used.model).map(|price| cost_at(price, used))
     }
+
+    /// What something costs at the highest price of the list for each kind of token.
+    pub(crate) fn highest_cost(&self, used: &Used) -> f64 {
+        let highest = self
+            .models
+            .values()
+            .fold([0.0_f64; 4], |highest, price| std::array::from_fn(|kind| highest[kind].max(price[kind])));
+        cost_at(&highest, used)
+    }
+
+    /// The price of a model by its exact name, or by that name without the date of its release at the end.
+    fn price(&self, model: &str) -> Option<&[f64; 4]> {
+        let bare = VENDORS.iter().find_map(|vendor| model.strip_prefix(vendor)).unwrap_or(model);
+        let names = [Some(model), Some(bare), without_date(bare)];
+        names.into_iter().flatten().find_map(|name| self.models.get(name))
+    }
+}
+
+fn cost_at([input, output, cache_read, cache_write]: &[f64; 4], used: &Used) -> f64 {
+    let parts = [
+        (used.input, input),
+        (used.output, output),
+        (used.cache_read, cache_read),
+        (used.cache_write, cache_write),
+    ];
+    parts.iter().map(|(tokens, price)| *tokens as f64 * **price / 1e6).sum()
+}
+
+/// A name without `-YYYYMMDD` or `-YYYY-MM-DD` at its end; nothing if it does not end so.
+fn without_date(name: &str) -> Option<&str> {
+    let before = |length: usize| name.split_at_checked(name.len().checked_sub(length)?);
+    let is_date = |date: &str| {
+        let digits: String = date.chars().filter(char::is_ascii_digit).collect();
+        let number = |range: std::ops::Range<usize>| digits.get(range)?.parse::<u32>().ok();
+        digits.len() == 8
+            && number(0..4).is_some_and(|year| (2020..2100).contains(&year))
+            && number(4..6).is_some_and(|month| (1..=12).contains(&month))
+            && number(6..8).is_some_and(|day| (1..=31).contains(&day))
+    };
+    let plain = before(9).filter(|(_, end)| end.starts_with('-') && is_date(end));
+    let dashed = || {
+        before(11).filter(|(_, end)| {
+            let dashes: Vec<usize> = end.match_indices('-').map(|(at, _)| at).collect();
+            dashes == [0, 5, 8] && is_date(end)
+        })
+    };
+    plain.or_else(dashed).map(|(bare, _)| bare)
 }
 
 #[cfg(test)]
@@ -58,13 +98,48 @@ mod tests {
     use super::{Prices, Used};
 
     #[test]
-    fn a_model_is_known_by_the_longest_beginning_of_its_name() {
+    fn model_has_the_price_of_its_exact_name_or_of_its_release() {
         let prices = Prices::built_in().unwrap();
-        let used = |model: &str| Used { model: model.into(), input: 1_000_000, ..Used::default() };
-        assert_eq!(prices.cost(&used("claude-opus-4-5-20251101")), Some(5.0));
-        assert_eq!(prices.cost(&used("claude-opus-4-1")), Some(15.0));
-        assert_eq!(prices.cost(&used("anthropic/claude-sonnet-4-5")), Some(3.0));
-        assert_eq!(prices.cost(&used("unheard-of")), None);
+        let cost =
+            |model: &str| prices.cost(&Used { model: model.into(), input: 1_000_000, ..Used::default() });
+        for (model, dollars) in [
+            ("claude-opus-4-5-20251101", 5.0),
+            ("claude-opus-4-1", 15.0),
+            ("anthropic/claude-sonnet-4.5", 3.0),
+            ("gpt-5-2025-08-07", 1.25),
+            ("gpt-5-pro", 15.0),
+        ] {
+            assert_eq!(cost(model), Some(dollars), "{model}");
+        }
+        for model in [
+            "unheard-of",
+            "gpt-5-ultra",
+            "gpt-5-latest",
+            "gpt-5-",
+            "gpt-5-20251301",
+            "gpt-5-2025-0807",
+            "gpt-5-2025080",
+            "gpt-5-2025-08-07-2025-08-07",
+            "gpt-5:online",
+            "GPT-5",
+            "other/gpt-5",
+            "claude-opus-4-5-fast",
+            "",
+        ] {
+            assert_eq!(cost(model), None, "{model}");
+        }
         assert!(!prices.as_of().is_empty());
+    }
+
+    #[test]
+    fn highest_cost_is_that_of_no_cheaper_model() {
+        let prices = Prices::built_in().unwrap();
+        let used = |model: &str| Used { model: model.into(), input: 5, output: 7, ..Used::default() };
+        for model in ["gpt-5-pro", "claude-opus-4-1", "gpt-5-nano"] {
+            assert!(
+                prices.highest_cost(&used("unheard-of")) >= prices.cost(&used(model)).unwrap(),
+                "{model}"
+            );
+        }
     }
 }

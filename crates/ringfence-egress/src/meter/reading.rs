@@ -144,11 +144,14 @@ impl Reading {
         if let Some(model) = within["model"].as_str() {
             self.used.model = model.chars().take(LONGEST_NAME).collect();
         }
-        // A model by a name that has no price costs what the one costs that was asked for.
-        if let Some(admitted) = &self.admitted
-            && !self.meter.knows(&self.used.model)
-        {
-            self.used.model.clone_from(&admitted.demand.model);
+        if let Some(admitted) = &self.admitted {
+            if self.used.model.is_empty() {
+                self.used.model.clone_from(&admitted.demand.model);
+            }
+            // This answer counts at the highest price that is known, and no other follows.
+            if !self.meter.knows(&self.used.model) {
+                self.meter.note_unpriced_answer(&self.used.model);
+            }
         }
         let usage = &within["usage"];
         self.complete |= self.is_last(kind, usage);
@@ -277,13 +280,30 @@ mod tests {
 
     async fn charged(api: Api, streams: bool, text: &str) -> (u64, u64) {
         let meter = meter(Budget { tokens: Some(1_000_000), cost_usd: None });
-        let demand = Demand { model: "m".into(), input_tokens: 500, output_tokens: 100 };
+        let demand = Demand { model: "m".into(), input_tokens: 500, output_tokens: 100, ..Demand::default() };
         let admitted = meter.admit(demand).await;
         let mut reading = Reading::new(api, Arc::clone(&meter), streams, admitted);
         text.as_bytes().chunks(1000).for_each(|piece| reading.read(piece));
         reading.end();
         let total = meter.total();
         (total.input_tokens, total.output_tokens)
+    }
+
+    #[tokio::test]
+    async fn answer_of_a_model_without_a_price_counts_at_the_highest_price() {
+        let meter = meter(Budget { tokens: None, cost_usd: Some(100.0) });
+        for (model, cost, unpriced) in
+            [("gpt-5-2025-08-07", 10.0, None), ("gpt-5-ultra", 10.0 + 120.0, Some("gpt-5-ultra"))]
+        {
+            let admitted = meter.admit(Demand { model: "gpt-5".into(), ..Demand::default() }).await;
+            let mut reading = Reading::new(Api::Chat, Arc::clone(&meter), false, admitted);
+            let usage = "\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":1000000}";
+            reading.read(format!("{{\"model\":\"{model}\",{usage}}}").as_bytes());
+            reading.end();
+            assert!((meter.total().cost_usd.unwrap() - cost).abs() < 1e-9, "{model}");
+            assert_eq!(meter.unpriced_answer(), unpriced);
+        }
+        assert!(meter.is_over());
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Credentials that a person names: a header for a host, or a token of GitHub.
 //!
-//! `npm.example.com authorization: Bearer {env:NPM_TOKEN}` sets that header on the way to that host, whatever a run says.
+//! `npm.example.com authorization: Bearer {env:NPM_TOKEN}` sets that header on the way to that host, whatever a run says;
+//! `npm.example.com/team authorization: …` only for paths below `/team`, by whole segments.
 //! Between the braces stands where the secret is: `env:NAME`, `file:PATH`, `command:WORDS` or `keyring:SERVICE/ACCOUNT`.
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use ringfence_workspace::HostPrograms;
 
 use super::{ProviderError, Sources};
 use crate::credential::{Credential, Inside};
+use crate::endpoints::Scope;
 use crate::login::Real;
 use crate::placeholder::Placeholder;
 use crate::secret::Secret;
@@ -29,6 +31,10 @@ pub fn named(text: &str, sources: Sources<'_>) -> Result<Credential, ProviderErr
     }
     let bad = |why: &str| ProviderError::Named { text: text.to_owned(), why: why.to_owned() };
     let (host, rest) = text.trim().split_once(char::is_whitespace).ok_or_else(|| bad("it has no header"))?;
+    let (host, scope) = match host.split_once('/') {
+        Some((host, path)) => (host, Scope::below(path).ok_or_else(|| bad("its path cannot be compared"))?),
+        None => (host, Scope::All),
+    };
     let host: HostRule = host.parse()?;
     let (name, value) = rest.split_once(':').ok_or_else(|| bad("the header has no value"))?;
     let name: HeaderName = name.trim().parse().map_err(|_| bad("that is no name of a header"))?;
@@ -42,6 +48,7 @@ pub fn named(text: &str, sources: Sources<'_>) -> Result<Credential, ProviderErr
         hosts: vec![host],
         swaps: Vec::new(),
         named: true,
+        scope,
         in_the_clear: false,
         header: Some((name, whole, secret)),
         inside: Inside::default(),
@@ -118,6 +125,7 @@ fn github(sources: Sources<'_>) -> Result<Credential, ProviderError> {
         hosts: GITHUB_HOSTS.iter().map(|host| host.parse()).collect::<Result<_, _>>()?,
         swaps: vec![(placeholder, Real::Fixed(secret))],
         named: true,
+        scope: Scope::All,
         in_the_clear: false,
         header: None,
         inside: Inside { env, ..Inside::default() },
@@ -162,6 +170,7 @@ mod tests {
             ("a.example Authorization: Bearer {env:T}", "authorization: Bearer real"),
             ("a.example:8443 x-key: {file:~/f}", "x-key: from file"),
             ("*.a.example x-key: {command:printf 'a b'}!", "x-key: a b!"),
+            ("a.example/team/one x-key: {env:T}", "x-key: real"),
             ("github", "github token"),
         ] {
             assert_eq!(try_named(text).unwrap(), expected);
@@ -174,6 +183,7 @@ mod tests {
             ("a.example", "no header"),
             ("a..b x: {env:T}", "names no host"),
             ("a.example x", "no value"),
+            ("a.example/../x y: {env:T}", "path cannot be compared"),
             ("a.example x y: {env:T}", "no name of a header"),
             ("a.example x: real", "no secret in braces"),
             ("a.example x: {env:T", "not closed"),

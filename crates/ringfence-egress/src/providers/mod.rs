@@ -16,6 +16,7 @@ use ringfence_workspace::HostPrograms;
 use serde_json::Value;
 
 use crate::credential::{Credential, Inside};
+use crate::endpoints::Scope;
 use crate::login::{Login, LoginError, Real, Store};
 use crate::placeholder::Placeholder;
 use crate::secret::Secret;
@@ -98,7 +99,10 @@ pub fn find(names: &[&str], sources: Sources<'_>) -> Result<Vec<Credential>, Pro
         let mut found = provide(sources)?;
         if !found.is_empty() {
             let clear = sources.base_url.is_some_and(|url| url.starts_with("http://"));
-            found.iter_mut().for_each(|credential| credential.in_the_clear = clear);
+            for credential in &mut found {
+                credential.in_the_clear = clear;
+                credential.scope = sources.scope();
+            }
             return Ok(found);
         }
     }
@@ -119,6 +123,11 @@ impl Sources<'_> {
             Some(url) => Ok(vec![host_of(url)?]),
             None => own.iter().map(|host| host.parse()).collect(),
         }
+    }
+
+    /// To which requests the secret of a model's credential is added.
+    fn scope(&self) -> Scope {
+        self.base_url.map_or(Scope::Provider, Scope::of_gateway)
     }
 
     /// A document of the person's home, if it is there.
@@ -155,6 +164,7 @@ fn by_variable(
         hosts,
         swaps: vec![(placeholder, Real::Fixed(secret))],
         named: false,
+        scope: Scope::Provider,
         in_the_clear: false,
         header: None,
         inside: Inside { env, ..Inside::default() },
@@ -170,6 +180,7 @@ fn by_login(name: &str, file: &str, hosts: Vec<HostRule>, login: Login, document
         hosts,
         swaps: vec![(login.inside.access.clone(), Real::Login(Arc::clone(&login)))],
         named: false,
+        scope: Scope::Provider,
         in_the_clear: false,
         header: None,
         inside: Inside { files: BTreeMap::from([(PathBuf::from(file), copy)]), ..Inside::default() },

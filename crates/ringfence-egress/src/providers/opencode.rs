@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{ProviderError, Sources, by_variable, text};
 use crate::credential::{Credential, Inside};
+use crate::endpoints::Scope;
 use crate::login::Real;
 use crate::placeholder::Placeholder;
 use crate::secret::Secret;
@@ -39,6 +40,7 @@ pub(super) fn credentials(sources: Sources<'_>) -> Result<Vec<Credential>, Provi
                 hosts,
                 swaps: vec![(placeholder, Real::Fixed(Secret::new(key.to_owned())))],
                 named: false,
+                scope: Scope::Provider,
                 in_the_clear: false,
                 header: None,
                 inside: Inside::default(),

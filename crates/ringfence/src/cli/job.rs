@@ -12,7 +12,7 @@ use ringfence_backends::{Surroundings, entry};
 use ringfence_core::backend::Backend;
 use ringfence_core::capability::Capabilities;
 use ringfence_core::config::{AgentSettings, Layers, PolicyChoice, Settings, WorkspaceKind};
-use ringfence_core::event::RunResult;
+use ringfence_core::event::{RunResult, Usage};
 use ringfence_core::failure::Failure;
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
@@ -102,16 +102,18 @@ impl Asked<'_> {
         self.follow(&job, &*backend, observer)
     }
 
-    /// Runs the work to its end under a name, with nobody to look on.
+    /// Runs the work to its end under a name, without an observer. Earlier runs of the same task have `spent` of its budget.
     pub(crate) fn attempt(
         &self,
         work: Work<'_>,
         run: RunId,
+        spent: Usage,
         cancel: &Cancel,
     ) -> anyhow::Result<Result<RunResult, Failure>> {
         let mode = self.mode();
         let backend = backend(mode, &self.surroundings(), self.settings)?;
-        let job = Job { run: Some(run), ..self.job(mode, work, &Face::Human)? };
+        let mut job = Job { run: Some(run), ..self.job(mode, work, &Face::Human)? };
+        job.outside.spent = spent;
         let done = ringfence_engine::run(&job, &*backend, &self.installation.runs(), &mut Nobody, cancel);
         Ok(done.map_err(|error| error.failure()))
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use ringfence_core::backend::Stop;
-use ringfence_core::event::RunResult;
+use ringfence_core::event::{RunResult, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::Mode;
@@ -102,7 +102,10 @@ impl Runner<'_> {
                 // The settings have changed since: without a gate that holds the lock nobody would know when all is over.
                 return Ok(None);
             }
-            asked.attempt(work, self.run.clone(), cancel).map(Some)
+            // The attempts at a task share its budget.
+            let attempts = self.store.attempts(&self.task)?;
+            let spent = attempts.iter().fold(Usage::default(), |sum, attempt| sum.plus(attempt.usage));
+            asked.attempt(work, self.run.clone(), spent, cancel).map(Some)
         });
         match done {
             Ok(Some(Ok(result))) => (incident_of(&result, fence), Some(result)),

@@ -1,0 +1,163 @@
+//! HTTP/2 to the broker from inside of a sandbox: requests that the HTTP/1.1 to the host would mean in another way.
+//!
+//! The frames are written byte by byte, because no honest client sends them. The server behind the one allowed name keeps what it
+//! receives: nothing of it may be the second request, the other host or the header that was smuggled.
+
+use std::fs;
+
+use scripted_model::Front;
+
+use crate::broker::Upstream;
+use crate::support::Place;
+
+/// Sends each case on a connection of its own and prints its name and what came of it: the first byte of the answer's headers
+/// (`88` is status 200), `reset`, `goaway` or `end`.
+const SCRIPT: &str = r#"
+import os, socket, ssl, struct
+proxy = os.environ["HTTPS_PROXY"].removeprefix("http://").rstrip("/")
+host, port = proxy.rsplit(":", 1)
+HEADERS, DATA, END, END_HEADERS = 1, 0, 1, 4
+SMUGGLED = b"GET /evil HTTP/1.1\r\nhost: good.test\r\n\r\n"
+
+def frame(kind, flags, payload, stream=1):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+def block(fields):
+    # Literals without indexing, with new names, not compressed.
+    return b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
+
+def start(method=b"GET", path=b"/ok", authority=b"good.test", scheme=b"https"):
+    fields = [(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", authority)]
+    return [field for field in fields if field[1] is not None]
+
+def head(fields):
+    return frame(HEADERS, END_HEADERS | END, block(fields))
+
+def with_body(fields, *bodies):
+    frames = [frame(DATA, END if body is bodies[-1] else 0, body) for body in bodies]
+    return frame(HEADERS, END_HEADERS, block(fields)) + b"".join(frames)
+
+post = lambda *more: start(method=b"POST") + list(more)
+CASES = {
+    "fine": head(start()),
+    "fine-body": with_body(post((b"content-length", b"5")), b"hello"),
+    "late-length-too-short": with_body(post((b"content-length", b"5")), b"hello" + SMUGGLED),
+    "late-length-too-short-in-frames": with_body(post((b"content-length", b"5")), b"hello", SMUGGLED),
+    "length-zero": with_body(post((b"content-length", b"0")), SMUGGLED),
+    "late-length-too-long": with_body(post((b"content-length", b"50")), b"hello"),
+    "two-lengths": with_body(post((b"content-length", b"5"), (b"content-length", b"50")), b"hello", SMUGGLED),
+    "length-list": with_body(post((b"content-length", b"5, 50")), b"hello", SMUGGLED),
+    "length-signed": with_body(post((b"content-length", b"+5")), b"hello", SMUGGLED),
+    "chunked": with_body(post((b"transfer-encoding", b"chunked")), b"0\r\n\r\n" + SMUGGLED),
+    "chunked-and-length": with_body(post((b"transfer-encoding", b"chunked"), (b"content-length", b"5")), b"0\r\n\r\n" + SMUGGLED),
+    "other-authority": head(start(authority=b"bad.test", path=b"/evil")),
+    "other-host": head(start(path=b"/evil") + [(b"host", b"bad.test")]),
+    "host-alone": head(start(path=b"/evil", authority=None) + [(b"host", b"bad.test")]),
+    "no-host": head(start(path=b"/evil", authority=None)),
+    "two-authorities": head([(b":authority", b"bad.test")] + start(path=b"/evil")),
+    "user-in-authority": head(start(path=b"/evil", authority=b"good.test@bad.test")),
+    "other-port": head(start(path=b"/evil", authority=b"good.test:8443")),
+    "connect": frame(HEADERS, END_HEADERS, block([(b":method", b"CONNECT"), (b":authority", b"bad.test:443")])) + frame(DATA, 0, SMUGGLED),
+    "connect-own": frame(HEADERS, END_HEADERS, block([(b":method", b"CONNECT"), (b":authority", b"good.test:443")])) + frame(DATA, 0, SMUGGLED),
+    "connect-websocket": frame(HEADERS, END_HEADERS, block(start(method=b"CONNECT", path=b"/evil") + [(b":protocol", b"websocket")])),
+    "upgrade-websocket": head(start(path=b"/evil") + [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]),
+    "upgrade-alone": head(start(path=b"/evil") + [(b"upgrade", b"websocket")]),
+    "upgrade-h2c": head(start(path=b"/evil") + [(b"upgrade", b"h2c"), (b"http2-settings", b"AAMAAABk")]),
+    "line-in-value": head(start() + [(b"x", b"a\r\nx-evil: /evil")]),
+    "nul-in-value": head(start() + [(b"x", b"a\0/evil")]),
+    "line-in-name": head(start() + [(b"x: a\r\nevil", b"/evil")]),
+    "colon-in-name": head(start() + [(b"x:/evil", b"a")]),
+    "upper-case-name": head(start() + [(b"X-Evil", b"/evil")]),
+    "line-in-path": head(start(path=b"/ok HTTP/1.1\r\nx: /evil")),
+    "space-in-path": head(start(path=b"/ok /evil")),
+    "absolute-path": head(start(path=b"http://bad.test/evil")),
+    "path-without-slash": head(start(path=b"evil@bad.test/evil")),
+    "empty-path": head(start(path=b"") + [(b"x", b"/evil")]),
+    "line-in-method": head(start(method=b"GET /evil HTTP/1.1\r\nx: ")),
+    "trace": head(start(method=b"TRACE", path=b"/evil")),
+    "late-pseudo-header": head([(b"x", b"/evil")] + start()),
+    "unknown-pseudo-header": head(start() + [(b":evil", b"/evil")]),
+    "late-path-in-trailers": frame(HEADERS, END_HEADERS, block(post())) + frame(DATA, 0, b"x") + head([(b":path", b"/evil")]),
+    "late-host-in-trailers": frame(HEADERS, END_HEADERS, block(post())) + frame(DATA, 0, b"x") + head([(b"host", b"bad.test")]),
+    "data-before-headers": frame(DATA, 0, SMUGGLED) + head(start()),
+    "late-data-after-end": head(start(method=b"POST")) + frame(DATA, END, SMUGGLED),
+    "http1-after-preface": SMUGGLED,
+}
+
+def exactly(stream, count):
+    data = b""
+    while len(data) < count:
+        more = stream.recv(count - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+def outcome(stream):
+    while True:
+        length, kind, flags, number = struct.unpack(">IBBI", b"\0" + exactly(stream, 9))
+        payload = exactly(stream, length)
+        if kind == HEADERS and number == 1:
+            return payload[:1].hex()
+        if kind in (3, 7):
+            return "reset" if kind == 3 else "goaway"
+
+def ask(frames):
+    tunnel = socket.create_connection((host, int(port)), timeout=10)
+    tunnel.sendall(b"CONNECT good.test:443 HTTP/1.1\r\nhost: good.test:443\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += exactly(tunnel, 1)
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["h2"])
+    stream = context.wrap_socket(tunnel, server_hostname="good.test")
+    assert stream.selected_alpn_protocol() == "h2"
+    try:
+        stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"", 0) + frames)
+        return outcome(stream)
+    except (EOFError, OSError):
+        return "end"
+
+for name, frames in CASES.items():
+    print(name, ask(frames), flush=True)
+"#;
+
+/// Cases that reach the host as what they are.
+const HARMLESS: [&str; 2] = ["fine", "fine-body"];
+/// How the names of those begin whose fault comes after an honest head, which the host may have answered by then.
+const LATE: &str = "late-";
+
+#[test]
+fn nothing_is_smuggled_to_the_host() {
+    let upstream = Upstream::start();
+    let front = Front::start(upstream.address, &["good.test"]).unwrap();
+    // A credential of the host, so that the broker reads the requests.
+    let place = Place::new().settings(r#"{"broker": {"credentials": ["good.test x-key: {env:KEY}"]}}"#);
+    let root = place.home().join("root.pem");
+    fs::write(&root, front.root()).unwrap();
+    fs::write(place.work().join("http2.py"), SCRIPT).unwrap();
+    let place = place
+        .env("KEY", "key-of-the-host")
+        .env("RINGFENCE_CA_FILE", root.display().to_string())
+        .env("RINGFENCE_CONNECT_TO", format!("good.test:443={0},bad.test:443={0}", front.address()));
+    let ran = place.run(&[
+        "exec",
+        "--mode",
+        "native",
+        "--allow",
+        "good.test",
+        "--",
+        "/usr/bin/python3",
+        "http2.py",
+    ]);
+    let outcomes: Vec<(&str, &str)> = ran.stdout.lines().filter_map(|line| line.split_once(' ')).collect();
+    assert_eq!((ran.code(), outcomes.len()), (0, 43), "{ran:?}");
+    for (name, outcome) in outcomes.into_iter().filter(|(name, _)| !name.starts_with(LATE)) {
+        assert_eq!(outcome == "88", HARMLESS.contains(&name), "{name}: {outcome}");
+    }
+    let received = upstream.received();
+    assert!(received.contains("/ok") && received.contains("x-key: key-of-the-host"), "{received}");
+    for word in ["evil", "bad.test", "HTTP/1.1\r\nx:"] {
+        assert!(!received.contains(word), "{word}: {received}");
+    }
+}
