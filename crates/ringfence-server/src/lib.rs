@@ -135,7 +135,7 @@ impl Server {
         };
         tcp.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
         unix.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-        let announcement = tcp.as_ref().map(announce).transpose()?;
+        let announcement = announce(&tcp)?;
         Ok(Self { tcp, unix, announcement, serving })
     }
 
@@ -189,10 +189,14 @@ impl Server {
 const MAX_BACKLOG: usize = 1 << 16;
 
 /// Announces a listener, and closes the connections that came before: a broker may have made them.
-fn announce(listener: &std::net::TcpListener) -> io::Result<Announcement> {
-    let announcement = Announcement::of(listener.local_addr()?.port())?;
-    (0..MAX_BACKLOG).map_while(|_| listener.accept().ok()).for_each(drop);
-    Ok(announcement)
+fn announce(listeners: &[std::net::TcpListener]) -> io::Result<Option<Announcement>> {
+    // All of them have the same port.
+    let Some(first) = listeners.first() else { return Ok(None) };
+    let announcement = Announcement::of(first.local_addr()?.port())?;
+    for listener in listeners {
+        (0..MAX_BACKLOG).map_while(|_| listener.accept().ok()).for_each(drop);
+    }
+    Ok(Some(announcement))
 }
 
 /// The socket of the command line: for its owner alone, in a directory that is the owner's alone.
