@@ -677,3 +677,15 @@ fn switch_is_warned_about_at_every_start() {
         assert!(!site.ok(&["restart"]).stderr.contains(SWITCH));
     }
 }
+
+#[test]
+fn commands_that_need_the_daemon_say_how_to_start_it() {
+    let place = Place::new().settings(SETTINGS);
+    for args in [&["open"][..], &["open", "--print"], &["open", "--json"], &["process", "start", "worker-1"]]
+    {
+        let ran = place.run(args).expect_code(125);
+        assert!(ran.stderr.contains("does not run") && ran.stderr.contains("ringfence start"), "{ran:?}");
+    }
+    let status = place.run(&["status"]).expect_code(3);
+    assert!(status.stdout.contains("does not run (`ringfence start`)"), "{status:?}");
+}
