@@ -198,3 +198,67 @@ fn as_made(placeholder: &Placeholder) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::StandIns;
+    use crate::layout::{Placeholder, StandIn};
+
+    /// Places a stub directory and a stub file, lets something happen, and ends the run.
+    fn run(workspace: &Path, discarded: &Path, meanwhile: impl FnOnce()) {
+        let mut stand_ins = StandIns::share(workspace).unwrap();
+        stand_ins.answer_for(vec![
+            Placeholder { path: workspace.join(".claude"), kind: StandIn::Directory },
+            Placeholder { path: workspace.join(".envrc"), kind: StandIn::File(String::new()) },
+        ]);
+        stand_ins.discard_to(Some(discarded.join("run")));
+        stand_ins.place().unwrap();
+        assert!(workspace.join(".claude").is_dir() && workspace.join(".envrc").is_file());
+        meanwhile();
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn stub_directories_are_moved_away_and_never_used_again() {
+        let place = tempfile::tempdir().unwrap();
+        let (workspace, discarded) = (place.path().join("w"), place.path().join("d"));
+        fs::create_dir(&workspace).unwrap();
+        fs::create_dir(&discarded).unwrap();
+        run(&workspace, &discarded, || {});
+        assert_eq!(names(&workspace), [""; 0]);
+        assert_eq!(names(&discarded), ["run-0"]);
+        // The name is taken, so the next one is removed instead.
+        run(&workspace, &discarded, || {});
+        assert_eq!((names(&workspace), names(&discarded)), (vec![], vec!["run-0".to_owned()]));
+    }
+
+    #[test]
+    fn a_directory_in_which_a_file_was_made_stays_in_the_workspace() {
+        let place = tempfile::tempdir().unwrap();
+        let (workspace, discarded) = (place.path().join("w"), place.path().join("d"));
+        fs::create_dir(&workspace).unwrap();
+        fs::create_dir(&discarded).unwrap();
+        run(&workspace, &discarded, || fs::write(workspace.join(".claude/settings.json"), "{}").unwrap());
+        assert_eq!(names(&workspace.join(".claude")), ["settings.json"]);
+        assert_eq!(names(&discarded), [""; 0]);
+    }
+
+    #[test]
+    fn without_a_place_to_move_them_to_they_are_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let workspace = place.path().join("w");
+        fs::create_dir(&workspace).unwrap();
+        run(&workspace, &place.path().join("missing"), || {});
+        assert_eq!(names(&workspace), [""; 0]);
+    }
+}

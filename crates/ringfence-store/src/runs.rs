@@ -432,3 +432,34 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, RunsError
     let text = fs::read(path).map_err(|source| RunsError::Io { path: path.to_owned(), source })?;
     serde_json::from_slice(&text).map_err(|source| RunsError::Damaged { path: path.to_owned(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Runs;
+
+    #[test]
+    fn what_is_discarded_is_removed_when_there_is_enough_of_it() {
+        let state = tempfile::tempdir().unwrap();
+        let runs = Runs::new(state.path());
+        let run = "20260101-000000-aaaaaaa".parse().unwrap();
+        fs::create_dir_all(runs.git(&run).join("private/objects")).unwrap();
+        fs::write(runs.git(&run).join("private/HEAD"), "x").unwrap();
+        assert_eq!(runs.git_pending(), [run.clone()]);
+        runs.discard_git(&run).unwrap();
+        assert_eq!(runs.git_pending(), []);
+        assert!(runs.discard_git(&run).is_err(), "it is gone");
+        let discarded = state.path().join("discarded");
+        for name in ["20260101-000000-bbbbbbb-stub-3", "kept"] {
+            fs::create_dir(discarded.join(name)).unwrap();
+        }
+        fs::write(discarded.join("kept/file"), "of somebody").unwrap();
+        runs.remove_discarded(3);
+        assert_eq!(fs::read_dir(&discarded).unwrap().count(), 3);
+        runs.remove_discarded(2);
+        let left: Vec<_> =
+            fs::read_dir(&discarded).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["kept"], "a directory that is not empty and no run's stays");
+    }
+}
