@@ -41,13 +41,13 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
     if flock(directory.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err() {
         return all;
     }
-    let program = git::find_git(path, workspace);
+    let find = || git::find_git(path, workspace);
     let deadline = Instant::now() + IMPORT_TIMEOUT;
     let mut failed = false;
     let others = (1u32..).map(|number| number.to_string());
     let others = others.take_while(|name| directory.metadata(Path::new(name)).is_ok());
     for one in std::iter::once(place.clone()).chain(others.map(|name| place.join(name))) {
-        let import = Import { place: &one, run: run.as_str(), git: program.as_deref(), deadline };
+        let import = Import { place: &one, run: run.as_str(), find_git: &find, deadline };
         match git::import(import) {
             Ok(imported) => all.add(imported, &one, workspace),
             Err(error) => {
@@ -67,6 +67,9 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
 
 impl ImportedRefs {
     fn add(&mut self, imported: Imported, place: &Path, workspace: &Path) {
+        if imported == Imported::default() {
+            return;
+        }
         let repository = git::repository_of(place).unwrap_or_default();
         let of = |change: git::RefChange| GitRef {
             repository: repository.clone(),

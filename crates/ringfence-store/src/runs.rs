@@ -199,7 +199,7 @@ impl Runs {
         }
         for path in entries {
             let is_git = path.file_name().and_then(|name| name.to_str()).is_some_and(is_run);
-            // Anything else is an empty directory, or else not ours to remove.
+            // Anything else was a stub directory. One that is not empty holds a file that is not ours to remove.
             let _ = if is_git { remove_directory(&path).is_ok() } else { fs::remove_dir(&path).is_ok() };
         }
     }
@@ -403,16 +403,19 @@ impl OpenRun {
         let path = self.directory.join("result.json");
         atomic::create(&path, &json(&path, result)?)?;
         // Left-over temporary files are a nuisance, not a loss.
-        let _ = remove_directory(&self.directory.join("tmp"));
+        let tmp = self.directory.join("tmp");
+        if tmp.exists() {
+            let _ = remove_directory(&tmp);
+        }
         Ok(())
     }
 }
 
-/// Removes a directory that a run has filled.
 fn is_run(name: &str) -> bool {
     name.parse::<RunId>().is_ok()
 }
 
+/// Removes a directory that a run has filled.
 fn remove_directory(path: &Path) -> Result<(), RunsError> {
     let io = |source| RunsError::Io { path: path.to_owned(), source };
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -434,6 +437,7 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, RunsError
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the files are the test's own")]
 mod tests {
     use std::fs;
 
@@ -446,20 +450,20 @@ mod tests {
         let run = "20260101-000000-aaaaaaa".parse().unwrap();
         fs::create_dir_all(runs.git(&run).join("private/objects")).unwrap();
         fs::write(runs.git(&run).join("private/HEAD"), "x").unwrap();
-        assert_eq!(runs.git_pending(), [run.clone()]);
+        assert_eq!(runs.git_pending(), std::slice::from_ref(&run));
         runs.discard_git(&run).unwrap();
         assert_eq!(runs.git_pending(), []);
         assert!(runs.discard_git(&run).is_err(), "it is gone");
         let discarded = state.path().join("discarded");
-        for name in ["20260101-000000-bbbbbbb-stub-3", "kept"] {
+        for name in ["20260101-000000-bbbbbbb.stub-3", "kept.stub-1"] {
             fs::create_dir(discarded.join(name)).unwrap();
         }
-        fs::write(discarded.join("kept/file"), "of somebody").unwrap();
+        fs::write(discarded.join("kept.stub-1/file"), "of somebody").unwrap();
         runs.remove_discarded(3);
         assert_eq!(fs::read_dir(&discarded).unwrap().count(), 3);
         runs.remove_discarded(2);
         let left: Vec<_> =
             fs::read_dir(&discarded).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, ["kept"], "a directory that is not empty and no run's stays");
+        assert_eq!(left, ["kept.stub-1"], "a directory that is not empty and no run's stays");
     }
 }

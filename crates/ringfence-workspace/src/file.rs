@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 
+/// No more memory is taken before any of a file was read: its length may be a claim only.
+const EXPECTED_BYTES: u64 = 1 << 20;
+
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -32,10 +35,12 @@ impl ReadError {
 
 /// Reads an open file to its end, if that is at most `limit` bytes.
 pub fn read_bounded(file: File, limit: u64) -> Result<Vec<u8>, ReadError> {
-    if file.metadata()?.len() > limit {
+    let length = file.metadata()?.len();
+    if length > limit {
         return Err(ReadError::TooLong { limit });
     }
-    let mut content = Vec::new();
+    // One call reads all of a short file, and one more finds its end.
+    let mut content = Vec::with_capacity(usize::try_from(length.min(EXPECTED_BYTES)).unwrap_or(0) + 64);
     file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > limit { Err(ReadError::TooLong { limit }) } else { Ok(content) }
 }

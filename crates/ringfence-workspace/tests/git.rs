@@ -94,7 +94,7 @@ impl Place {
     fn try_import(&self) -> Result<Imported, GitError> {
         let git = find_git("", Path::new("/nonexistent"));
         let deadline = Instant::now() + Duration::from_secs(120);
-        import(Import { place: &self.place(), run: "test", git: git.as_deref(), deadline })
+        import(Import { place: &self.place(), run: "test", find_git: &|| git.clone(), deadline })
     }
 
     fn import(&self) -> Imported {
@@ -123,10 +123,10 @@ fn a_run_that_changes_nothing_imports_nothing_without_git() {
     let place = Place::new();
     place.begin();
     let deadline = Instant::now();
-    let done = import(Import { place: &place.place(), run: "test", git: None, deadline }).unwrap();
+    let done = import(Import { place: &place.place(), run: "test", find_git: &|| None, deadline }).unwrap();
     assert_eq!(done, Imported::default());
     let commit = place.commit("2\n");
-    let missing = import(Import { place: &place.place(), run: "test", git: None, deadline });
+    let missing = import(Import { place: &place.place(), run: "test", find_git: &|| None, deadline });
     assert!(matches!(missing, Err(GitError::NoGit)));
     assert_ne!(place.host(&["rev-parse", "main"]), commit);
 }

@@ -157,7 +157,7 @@ impl Native {
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
         let bounded = self.offer().bound(&plan.request)?;
-        let discarded = self.around.state.join(DISCARDED).join(format!("{}-stub", plan.request.run));
+        let discarded = self.around.state.join(DISCARDED).join(format!("{}.stub", plan.request.run));
         let discarded = discarded.to_str().is_some().then_some(discarded);
         let spec = plan::spec(plan, base, (&program, &survey), &bounded, discarded.clone())?;
         let placed = plan::placeholders(&plan.request, &survey);

@@ -47,14 +47,15 @@ const BEFORE: &str = "before/";
 const FORGET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What to import.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations, reason = "it holds a function")]
 pub struct Import<'a> {
     /// Where the private git directory is, with what was noted at the start.
     pub place: &'a Path,
     /// The run, for the names of refs that cannot be moved.
     pub run: &'a str,
-    /// The git program; `None` if there is none.
-    pub git: Option<&'a Path>,
+    /// Finds the git program, if something has to be imported; `None` if there is none.
+    pub find_git: &'a dyn Fn() -> Option<PathBuf>,
     /// When to give up.
     pub deadline: Instant,
 }
@@ -106,7 +107,8 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     if seen.refs.len() > MAX_CHANGED_REFS {
         return Err(GitError::TooManyRefs);
     }
-    let program = import.git.ok_or(GitError::NoGit)?;
+    let program = (import.find_git)().ok_or(GitError::NoGit)?;
+    let program = program.as_path();
     let real = Directory::open_known(&start.common, start.common_id)?;
     let own_directory = real.directory(&start.own_prefix()).map_err(|source| made(&start.common, source))?;
     refuse_links(&real)?;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::refs::{self, RefValue, Refs};
 use super::repository::{Kind, MAX_CONFIG_BYTES, Repository};
 use super::{GitError, PRIVATE, START, START_REFS, Stamp};
-use crate::{Directory, EntryKind};
+use crate::{Directory, EntryKind, read_bounded};
 
 /// Longest reflog that is copied; longer ones begin anew inside.
 const MAX_LOG_BYTES: u64 = 4 << 20;
@@ -37,8 +37,7 @@ pub(crate) const STATE_FILES: [&str; 7] =
 /// Other files of the git directory of a working tree that are copied.
 const OWN_FILES: [&str; 4] = ["HEAD", "ORIG_HEAD", "FETCH_HEAD", "config.worktree"];
 /// Files of the common git directory that are copied.
-const COMMON_FILES: [&str; 5] =
-    ["config", "shallow", "description", "info/attributes", "info/sparse-checkout"];
+const COMMON_FILES: [&str; 4] = ["config", "shallow", "info/attributes", "info/sparse-checkout"];
 /// Directories of the common git directory that are seen read-only.
 const SHARED: [&str; 3] = ["hooks", "modules", "lfs"];
 
@@ -260,7 +259,14 @@ impl Maker<'_> {
         self.parents(&name)?;
         let target = self.root.join(name);
         let mut copy = create_new(&target)?;
-        io::copy(&mut file.take(limit), &mut copy)?;
+        match data.len() {
+            // Two calls instead of six.
+            0..=MAX_FILE_BYTES => {
+                let content = read_bounded(file, MAX_FILE_BYTES).map_err(io::Error::other)?;
+                copy.write_all(&content)?;
+            }
+            _ => drop(io::copy(&mut file.take(limit), &mut copy)?),
+        }
         self.own(&target)?;
         Ok(Some((Stamp::of(&data), Stamp::of(&copy.metadata()?))))
     }
