@@ -162,3 +162,22 @@ fn refs_of_earlier_runs_do_not_keep_later_ones_from_git() {
     let ran = exec(&place, &format!("{COMMIT} --allow-empty -m inside")).expect_code(0);
     assert_eq!(git(&work, &["log", "-1", "--format=%s"]).1, "inside\n", "{}", ran.stderr);
 }
+
+#[test]
+fn a_repository_that_names_another_git_directory_is_not_imported() {
+    let place = Place::new();
+    repository(&place.work());
+    let outside = place.work().parent().unwrap().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("precious.txt"), "precious").unwrap();
+    let prepare = format!(
+        "git init -q -b main t/x; cd t/x; git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x; \
+         git branch precious.txt; mkdir ../D; cp -r .git/objects .git/refs ../D/; mkdir -p ../D/logs/refs; \
+         ln -s {} ../D/logs/refs/heads; echo ../../D > .git/commondir",
+        outside.display()
+    );
+    exec(&place, &prepare).expect_code(0);
+    exec(&place, "git -C t/x branch -q -D precious.txt; git -C t/x branch -q other; true").expect_code(0);
+    assert_eq!(fs::read_to_string(outside.join("precious.txt")).unwrap(), "precious");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+}

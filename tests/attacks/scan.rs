@@ -287,3 +287,86 @@ fn a_program_without_a_terminal_is_told_of_files_that_are_executed_later() {
     let quiet = exec(&place, "echo 1 > plain").expect_code(0);
     assert_eq!(quiet.stderr, "");
 }
+
+#[test]
+fn denied_files_that_are_moved_into_refs_or_logs_stay_hidden() {
+    for (prepare, policy) in [
+        (
+            "git init -q r; git init -q r/.git/objects/s; mkdir r/.git/objects/s/.git/logs; mv app r/.git/objects/s/.git/logs/app",
+            "standard",
+        ),
+        (
+            "for i in $(seq 20); do git init -q s$i; done; for i in $(seq 20); do mkdir -p s$i/.git/refs/app; done; mv app s20/.git/refs/app/app",
+            "standard",
+        ),
+        ("git init -q r; mkdir r/.git/logs; mv app r/.git/logs/app", "locked"),
+        ("git init -q r; mkdir r/.git/refs/app; mv app r/.git/refs/app/app", "standard"),
+    ] {
+        let place = Place::new();
+        fs::create_dir(place.work().join("app")).unwrap();
+        fs::write(place.work().join("app/.env"), "canary").unwrap();
+        exec(&place, prepare).expect_code(0);
+        let read = "find / -xdev -name .env 2>/dev/null | xargs cat; find . /.ringfence -name .env 2>/dev/null | xargs cat; true";
+        let ran = place.run(&["exec", "--mode", "native", "--policy", policy, "--", "sh", "-c", read]);
+        assert!(!ran.stdout.contains("canary"), "{prepare}: {}", ran.stdout);
+        assert_eq!(ran.code(), 0, "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn names_that_are_no_text_and_names_that_are_taken_refuse_no_run() {
+    for leave in [
+        "touch \"$(printf '\\377.pem')\"",
+        "mkdir \"$(printf '\\377')\"; echo x > \"$(printf '\\377')/.env\"; echo x > \"$(printf '\\377')/.envrc\"",
+        "git init -q r; echo k > k.pem; ln k.pem r/.git/objects/k2",
+        "mkdir s; echo x > s/.envrc; git init -q r; ln s/.envrc r/.git/objects/k2",
+        "mkdir -p r/.git/objects/.git/refs/x; echo x > r/.git/objects/.git/refs/x/.env",
+        "for i in $(seq 4000); do echo > .ringfence-$i-0; done",
+    ] {
+        let place = Place::new();
+        exec(&place, leave).expect_code(0);
+        let ran = exec(&place, "cat ./*.pem ./*/.env 2>/dev/null; echo fine");
+        assert_eq!((ran.code(), ran.stdout.as_str()), (0, "fine\n"), "{leave}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn directories_above_a_state_directory_in_the_workspace_cannot_be_moved() {
+    let place = Place::new();
+    let state = place.work().join("d/e/state");
+    fs::create_dir_all(&state).unwrap();
+    let run = |script: &str| {
+        let mut command = place.command(&["exec", "--mode", "native", "--", "sh", "-c", script]);
+        command.env("RINGFENCE_HOME", &state).output().unwrap()
+    };
+    let moved = run("mv d d2; mv d/e d/e2; ls d");
+    assert_eq!(String::from_utf8_lossy(&moved.stdout), "e\n", "{}", String::from_utf8_lossy(&moved.stderr));
+    assert!(state.is_dir());
+}
+
+#[test]
+fn stub_files_of_a_run_below_are_not_those_of_the_run_above() {
+    let sandbox = crate::sandbox::Sandbox::native();
+    let work = sandbox.place.work();
+    fs::create_dir(work.join("sub")).unwrap();
+    let mut above = sandbox.start(
+        &[],
+        "(while ! test -e sub/started; do sleep 0.01; done; mv sub sub2; ln -s . sub; touch moved; \
+         while ! test -e done; do sleep 0.01; done; \
+         mkdir .git 2>/dev/null && touch made; echo x > .mcp.json && touch made; touch tried) &",
+    );
+    let script = "touch started; while ! test -e ended; do sleep 0.01; done";
+    let below =
+        sandbox.place.command(&["exec", "--mode", "native", "-C", "sub", "--", "sh", "-c", script]).spawn();
+    let mut below = below.unwrap();
+    crate::support::wait_for("the move", || work.join("moved").exists().then_some(()));
+    fs::write(work.join("sub2/ended"), "").unwrap();
+    assert!(below.wait().unwrap().success());
+    fs::write(work.join("done"), "").unwrap();
+    crate::support::wait_for("the attempts", || work.join("tried").exists().then_some(()));
+    let (moved, made) = (work.join("moved").exists(), work.join("made").exists());
+    above.kill().unwrap();
+    above.wait().unwrap();
+    assert!(moved && !made, "moved {moved}, made {made}");
+    assert!(!work.join("sub2/.envrc").exists(), "the stub files of the run below are gone");
+}

@@ -47,6 +47,23 @@ pub trait Kernel {
     fn private(&mut self, target: &Path, mode: u32) -> Result<(), KernelError>;
     /// Mounts a part of the old root.
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError>;
+    /// The same for a directory that a run could replace.
+    fn bind_known(
+        &mut self,
+        source: &Path,
+        id: DirectoryId,
+        target: &Path,
+        access: Access,
+    ) -> Result<(), KernelError>;
+    /// The same on a directory that is seen already and that a run could replace.
+    fn bind_over(
+        &mut self,
+        source: &Path,
+        id: Option<DirectoryId>,
+        target: &Path,
+        access: Access,
+        over: &Covered,
+    ) -> Result<(), KernelError>;
     /// Mounts a part of the old root below a layer of it, if it is still the directory that was looked at.
     fn overlay(
         &mut self,
@@ -97,7 +114,14 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
                 kernel.link(target, to)?;
             }
             Step::Private { target, mode } => kernel.private(target, *mode)?,
-            Step::Bind { source, target, access } => match kernel.is_directory(source) {
+            Step::Bind { source, target, access, id, over: Some(over) } => {
+                kernel.bind_over(source, *id, target, *access, over)?;
+            }
+            Step::Bind { source, target, access, id: Some(id), over: None } => {
+                kernel.directory(target)?;
+                kernel.bind_known(source, *id, target, *access)?;
+            }
+            Step::Bind { source, target, access, .. } => match kernel.is_directory(source) {
                 Some(true) => {
                     kernel.directory(target)?;
                     kernel.bind(source, target, *access)?;
@@ -268,11 +292,37 @@ impl Kernel for Linux {
     }
 
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
-        let mut set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
-        if access != Access::Write {
-            set |= MOUNT_ATTR_RDONLY;
-        }
-        bind_tree(&old(source), target, set).map_err(failed("mount", target))
+        bind_tree(&old(source), target, rights(access)).map_err(failed("mount", target))
+    }
+
+    fn bind_known(
+        &mut self,
+        source: &Path,
+        id: DirectoryId,
+        target: &Path,
+        access: Access,
+    ) -> Result<(), KernelError> {
+        let bound = clone_known(source, id, access).and_then(|tree| attach(&tree, target));
+        bound.map_err(failed("mount", target))
+    }
+
+    fn bind_over(
+        &mut self,
+        source: &Path,
+        id: Option<DirectoryId>,
+        target: &Path,
+        access: Access,
+        over: &Covered,
+    ) -> Result<(), KernelError> {
+        let tree = match id {
+            Some(id) => clone_known(source, id, access),
+            None => clone_tree(&old(source)).and_then(|tree| {
+                set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, rights(access))?;
+                Ok(tree)
+            }),
+        };
+        let bound = tree.and_then(|tree| attach_on(&tree, &locate_known(target, Some(over))?));
+        bound.map_err(failed("mount", target))
     }
 
     fn overlay(
@@ -408,6 +458,24 @@ fn bind_tree(source: &Path, target: &Path, set: u64) -> io::Result<()> {
     attach(&tree, target)
 }
 
+/// What is taken from a mount of the host.
+fn rights(access: Access) -> u64 {
+    let read_only = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
+    MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only
+}
+
+/// A copy of a tree of the old root, if it is what the scan saw there.
+fn clone_known(source: &Path, id: DirectoryId, access: Access) -> io::Result<OwnedFd> {
+    let place = locate_known(&old(source), Some(&Covered { id, below: None }))?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = open_tree(&place, "", flags)?;
+    set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, rights(access))?;
+    Ok(tree)
+}
+
 fn clone_tree(source: &Path) -> io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
@@ -504,6 +572,25 @@ impl Kernel for Recorder {
     fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
         self.note(format!("bind {} on {} {access:?}", source.display(), target.display()))
     }
+    fn bind_known(
+        &mut self,
+        source: &Path,
+        _: DirectoryId,
+        target: &Path,
+        access: Access,
+    ) -> Result<(), KernelError> {
+        self.note(format!("bind known {} on {} {access:?}", source.display(), target.display()))
+    }
+    fn bind_over(
+        &mut self,
+        source: &Path,
+        _: Option<DirectoryId>,
+        target: &Path,
+        access: Access,
+        _: &Covered,
+    ) -> Result<(), KernelError> {
+        self.note(format!("bind {} over {} {access:?}", source.display(), target.display()))
+    }
     fn overlay(
         &mut self,
         lower: &Path,
@@ -554,9 +641,27 @@ mod tests {
     fn a_root_is_built_in_the_order_of_the_list() {
         let steps = [
             Step::Private { target: "/tmp".into(), mode: 0o1777 },
-            Step::Bind { source: "/usr".into(), target: "/usr".into(), access: Access::Read },
-            Step::Bind { source: "/w".into(), target: "/workspace".into(), access: Access::Write },
-            Step::Bind { source: "/w/f".into(), target: "/workspace/f".into(), access: Access::Read },
+            Step::Bind {
+                source: "/usr".into(),
+                target: "/usr".into(),
+                access: Access::Read,
+                id: None,
+                over: None,
+            },
+            Step::Bind {
+                source: "/w".into(),
+                target: "/workspace".into(),
+                access: Access::Write,
+                id: None,
+                over: None,
+            },
+            Step::Bind {
+                source: "/w/f".into(),
+                target: "/workspace/f".into(),
+                access: Access::Read,
+                id: None,
+                over: None,
+            },
             Step::Hold { target: "/workspace/.git".into(), access: Access::Read, covered: None },
             Step::MaskFile { target: "/workspace/.env".into(), covered: None },
         ];

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::path_bytes;
 use ringfence_core::paths::DirectoryId;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,12 @@ pub enum Step {
         target: PathBuf,
         /// What may be done with it.
         access: Access,
+        /// What has to be at the source. No link on the way to it is followed then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<DirectoryId>,
+        /// What has to be at the target, where that is below a part of the host. Nothing is made there then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        over: Option<Covered>,
     },
     /// A directory of the host under a layer that takes all that is written there.
     Overlay {
@@ -110,6 +117,7 @@ pub enum Step {
     /// What is there already, held in its place.
     Hold {
         /// Where.
+        #[serde(with = "path_bytes")]
         target: PathBuf,
         /// What may be done with it.
         access: Access,
@@ -136,6 +144,7 @@ pub enum Step {
     /// Nothing in the place of a file.
     MaskFile {
         /// Where.
+        #[serde(with = "path_bytes")]
         target: PathBuf,
         /// What has to be there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -144,6 +153,7 @@ pub enum Step {
     /// Nothing in the place of a directory.
     MaskDirectory {
         /// Where.
+        #[serde(with = "path_bytes")]
         target: PathBuf,
         /// What has to be there.
         #[serde(default, skip_serializing_if = "Option::is_none")]

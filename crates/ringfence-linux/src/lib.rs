@@ -11,6 +11,7 @@ mod confine;
 mod init;
 mod kernel;
 mod layout;
+pub mod path_bytes;
 mod seccomp;
 mod spawn;
 mod stand_ins;

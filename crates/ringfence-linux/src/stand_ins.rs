@@ -6,11 +6,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_core::paths::STAND_IN_MARK;
-use rustix::fs::{CWD, FlockOperation, RenameFlags, XattrFlags, flock, renameat_with};
+use rustix::fs::{
+    CWD, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, XattrFlags, flock, openat2, renameat_with,
+};
 use rustix::io::Errno;
 
 use crate::layout::{Placeholder, StandIn};
@@ -27,18 +30,23 @@ const LONGEST: u64 = 16;
 pub struct StandIns {
     wanted: Vec<Placeholder>,
     workspace: File,
+    /// The path by which it was opened.
+    path: PathBuf,
     /// Directories go there, under this name and a number.
     discarded: Option<PathBuf>,
 }
 
 impl StandIns {
     /// Takes a share of a workspace, before it is scanned.
-    pub fn share(workspace: &Path) -> io::Result<Self> {
-        let workspace = File::open(workspace)?;
+    pub fn share(path: &Path) -> io::Result<Self> {
+        let workspace = File::open(path)?;
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             match flock(&workspace, FlockOperation::NonBlockingLockShared) {
-                Ok(()) => return Ok(Self { wanted: Vec::new(), workspace, discarded: None }),
+                Ok(()) => {
+                    let path = path.to_owned();
+                    return Ok(Self { wanted: Vec::new(), workspace, path, discarded: None });
+                }
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                     let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
                     let _ = rustix::event::poll(&mut [], pause.as_ref());
@@ -69,21 +77,26 @@ impl StandIns {
     pub fn place(&self) -> io::Result<()> {
         let mut made: Vec<(&StandIn, Aside)> = Vec::new();
         for (index, placeholder) in self.wanted.iter().enumerate() {
+            let held = self.hold(placeholder)?;
+            let (kind, placeholder) = (&placeholder.kind, &held.placeholder);
             if fs::symlink_metadata(&placeholder.path).is_ok() {
                 continue;
             }
-            let placed = match (&placeholder.kind, made.iter().find(|(kind, _)| **kind == placeholder.kind)) {
-                (StandIn::File(_), Some((_, aside))) => name_again(&aside.0.path, &placeholder.path),
+            let placed = match (kind, made.iter().find(|(made, _)| *made == kind)) {
+                (StandIn::File(_), Some((_, aside))) => {
+                    name_again(&aside.0.placeholder.path, &placeholder.path)
+                }
                 _ => {
-                    let name = format!(".ringfence-{}-{index}", std::process::id());
-                    let path = placeholder.path.with_file_name(name);
-                    let aside = Aside(Placeholder { path, kind: placeholder.kind.clone() });
-                    make(&aside.0)?;
+                    let aside = Aside(self.hold(&Placeholder {
+                        path: self.wanted[index].path.with_file_name(name_aside(index)),
+                        kind: kind.clone(),
+                    })?);
+                    make(&aside.0.placeholder)?;
                     let placed = match placeholder.kind {
-                        StandIn::Directory => put(&aside.0.path, &placeholder.path),
-                        StandIn::File(_) => name_again(&aside.0.path, &placeholder.path),
+                        StandIn::Directory => put(&aside.0.placeholder.path, &placeholder.path),
+                        StandIn::File(_) => name_again(&aside.0.placeholder.path, &placeholder.path),
                     };
-                    made.push((&placeholder.kind, aside));
+                    made.push((kind, aside));
                     placed
                 }
             };
@@ -97,13 +110,25 @@ impl StandIns {
     }
 }
 
+/// A placeholder in a directory that is held open: its path is by the descriptor, so it leads there whatever is renamed.
+struct Held {
+    placeholder: Placeholder,
+    _parent: OwnedFd,
+}
+
 /// Something that was made under a name of its own, which goes with this.
-struct Aside(Placeholder);
+struct Aside(Held);
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        take_away(&self.0);
+        take_away(&self.0.placeholder);
     }
+}
+
+/// A name that no run can have taken beforehand.
+fn name_aside(index: usize) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!(".ringfence-{}-{index}-{:x}", std::process::id(), now.as_nanos())
 }
 
 /// Gives a file another name, where nothing is.
@@ -112,6 +137,25 @@ fn name_again(file: &Path, name: &Path) -> Result<(), Errno> {
 }
 
 impl StandIns {
+    /// Opens the directory that a placeholder is in, beneath the workspace if it is there, and through no link.
+    fn hold(&self, placeholder: &Placeholder) -> io::Result<Held> {
+        let path = &placeholder.path;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let none = ResolveFlags::NO_SYMLINKS;
+        let parent = match parent.strip_prefix(&self.path) {
+            Ok(below) if below.as_os_str().is_empty() => {
+                openat2(&self.workspace, ".", flags, Mode::empty(), none | ResolveFlags::BENEATH)?
+            }
+            Ok(below) => openat2(&self.workspace, below, flags, Mode::empty(), none | ResolveFlags::BENEATH)?,
+            Err(_) => openat2(CWD, parent, flags, Mode::empty(), none)?,
+        };
+        let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
+        Ok(Held { placeholder: Placeholder { path, kind: placeholder.kind.clone() }, _parent: parent })
+    }
+
     /// Moves an empty directory away, and returns whether it is gone. One that turns out not to be empty comes back.
     fn discard(&self, placeholder: &Placeholder, index: usize) -> bool {
         let Some(name) = self.discarded.as_ref().filter(|_| placeholder.kind == StandIn::Directory) else {
@@ -120,7 +164,8 @@ impl StandIns {
         let mut away = name.clone().into_os_string();
         away.push(format!("-{index}"));
         let away = PathBuf::from(away);
-        if put(&placeholder.path, &away).is_err() {
+        // One that is not empty is not moved at all, as far as it can be known.
+        if !is_empty(&placeholder.path) || put(&placeholder.path, &away).is_err() {
             return false;
         }
         is_empty(&away) || put(&away, &placeholder.path).is_err()
@@ -132,8 +177,9 @@ impl Drop for StandIns {
         if flock(&self.workspace, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // The innermost first.
             for (index, placeholder) in self.wanted.iter().enumerate().rev() {
-                if is_marked(&placeholder.path) && !self.discard(placeholder, index) {
-                    take_away(placeholder);
+                let Ok(Held { placeholder, _parent }) = self.hold(placeholder) else { continue };
+                if is_marked(&placeholder.path) && !self.discard(&placeholder, index) {
+                    take_away(&placeholder);
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
-use ringfence_core::paths::HostPath;
+use ringfence_core::paths::{DirectoryId, HostPath};
 use ringfence_core::plan::{GuestFile, Plan, Request};
 use ringfence_core::policy::{Limits, NetworkMode, Reach, WorkspaceAccess};
 use ringfence_gate::Spec;
@@ -97,7 +97,24 @@ struct Builder {
 
 impl Builder {
     fn bind(&mut self, source: &Path, target: &Path, access: Access) {
-        self.steps.push(Step::Bind { source: source.to_owned(), target: target.to_owned(), access });
+        self.bind_known(source, target, access, (None, None));
+    }
+
+    /// The same for a source and a target that a run could replace: both have to be what they were.
+    fn bind_known(
+        &mut self,
+        source: &Path,
+        target: &Path,
+        access: Access,
+        (id, over): (Option<DirectoryId>, Option<Covered>),
+    ) {
+        self.steps.push(Step::Bind {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            access,
+            id,
+            over,
+        });
         self.grant(target, access);
     }
 
@@ -123,7 +140,7 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
     builder
         .steps
         .extend(survey.link_back.iter().map(|(at, to)| Step::Link { target: at.clone(), to: to.clone() }));
-    for Shown { source, target, write } in shown(request, survey) {
+    for Shown { source, target, write, .. } in shown(request, survey) {
         match layer(request).filter(|_| target == request.workspace.guest().as_path()) {
             None => builder.bind(&source, &target, access(write)),
             Some(layer) => {
@@ -135,8 +152,9 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
     }
     let seen = seen(base.steps.iter().chain(&builder.steps));
     let private = |number| repositories::private(request, number);
-    for Shown { source, target, write } in repositories::mounts(request, survey, &private) {
-        builder.bind(&source, &target, access(write));
+    for Shown { source, target, write, id, over } in repositories::mounts(request, survey, &private) {
+        let over = over.map(|(path, id)| Covered { id, below: layer(request).is_some().then_some(path) });
+        builder.bind_known(&source, &target, access(write), (id, over));
     }
     let covered = |cover: &Cover| {
         let in_layer =
@@ -213,12 +231,10 @@ pub(super) fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholde
 /// What is seen of the host by these steps.
 fn seen<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Vec<Shown> {
     let bind = |step: &Step| match step {
-        Step::Bind { source, target, access } => {
-            Some(Shown { source: source.clone(), target: target.clone(), write: *access == Access::Write })
+        Step::Bind { source, target, access, .. } => {
+            Some(Shown::new(source.clone(), target.clone(), *access == Access::Write))
         }
-        Step::Overlay { lower, target, .. } => {
-            Some(Shown { source: lower.clone(), target: target.clone(), write: true })
-        }
+        Step::Overlay { lower, target, .. } => Some(Shown::new(lower.clone(), target.clone(), true)),
         _ => None,
     };
     steps.into_iter().filter_map(bind).collect()

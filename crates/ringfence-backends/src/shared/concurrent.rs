@@ -29,6 +29,7 @@ const MAX_ENTRY_BYTES: u64 = 16 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HiddenFile {
     /// Where it was.
+    #[serde(with = "ringfence_linux::path_bytes")]
     pub(crate) path: PathBuf,
     /// The file itself.
     pub(crate) id: DirectoryId,

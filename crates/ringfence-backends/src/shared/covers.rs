@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::{Reach, WorkspaceAccess};
 
@@ -18,6 +19,17 @@ pub(crate) struct Shown {
     pub(crate) target: PathBuf,
     /// Whether it may be written.
     pub(crate) write: bool,
+    /// What has to be at the source.
+    pub(crate) id: Option<DirectoryId>,
+    /// What the target covers below the workspace: its path and what has to be there.
+    pub(crate) over: Option<(PathBuf, DirectoryId)>,
+}
+
+impl Shown {
+    /// A part that no run can have replaced, or that is checked in another way.
+    pub(crate) fn new(source: PathBuf, target: PathBuf, write: bool) -> Self {
+        Self { source, target, write, id: None, over: None }
+    }
 }
 
 /// Something over a path that is seen inside.
@@ -31,21 +43,14 @@ pub(crate) enum Cover {
 
 /// What is seen besides the system, the workspace last.
 pub(crate) fn shown(request: &Request, survey: &Survey) -> Vec<Shown> {
-    let git = survey.submodule.iter().map(|(source, target, write)| Shown {
-        source: source.clone(),
-        target: target.clone(),
-        write: *write,
-    });
-    let named = survey.shown.iter().map(|(path, write)| Shown {
-        source: path.clone(),
-        target: path.clone(),
-        write: *write,
-    });
-    let workspace = Shown {
-        source: request.workspace.host().as_path().to_owned(),
-        target: request.workspace.guest().as_path().to_owned(),
-        write: request.policy.files.workspace == WorkspaceAccess::ReadWrite,
-    };
+    let git = survey.submodule.iter();
+    let git = git.map(|(source, target, write)| Shown::new(source.clone(), target.clone(), *write));
+    let named = survey.shown.iter().map(|(path, write)| Shown::new(path.clone(), path.clone(), *write));
+    let workspace = Shown::new(
+        request.workspace.host().as_path().to_owned(),
+        request.workspace.guest().as_path().to_owned(),
+        request.policy.files.workspace == WorkspaceAccess::ReadWrite,
+    );
     git.chain(named).chain([workspace]).collect()
 }
 

@@ -11,6 +11,7 @@ use ringfence_core::policy::GitAccess;
 use ringfence_workspace::Directory;
 use ringfence_workspace::git::{self, Found, Kind, Making, PRIVATE, Repository, lexical};
 
+use super::concurrent::id_of;
 use super::covers::Shown;
 use super::git_configuration;
 use super::survey::{Survey, add, writes};
@@ -60,8 +61,13 @@ impl GitMount {
 pub(crate) fn mounts(request: &Request, survey: &Survey, source: &dyn Fn(usize) -> PathBuf) -> Vec<Shown> {
     let of = |(number, mount): (usize, &GitMount)| {
         let parts = git::shared_parts(&mount.repository, &GitMount::parts(number));
-        let parts = parts.into_iter().map(|(source, target)| Shown { source, target, write: false });
-        let private = Shown { source: source(number), target: mount.target(request), write: true };
+        let parts = parts
+            .into_iter()
+            .map(|part| Shown { id: Some(part.id), ..Shown::new(part.source, part.target, false) });
+        let common = &mount.repository.common;
+        let in_workspace = mount.target.is_none() && common.starts_with(request.workspace.host().as_path());
+        let over = id_of(common).filter(|_| in_workspace).map(|id| (common.clone(), id));
+        let private = Shown { over, ..Shown::new(source(number), mount.target(request), true) };
         parts.chain([private]).collect::<Vec<_>>()
     };
     survey.git.iter().enumerate().flat_map(of).collect()
@@ -212,6 +218,11 @@ fn hide_directory(tree: &Path, survey: &mut Survey) {
         survey.protected.retain(|known| *known != path);
         survey.hidden.insert((path, true));
     }
+}
+
+/// Whether a run sees a private git directory in a working tree.
+pub(super) fn is_private(tree: &Path, survey: &Survey) -> bool {
+    survey.git.iter().any(|mount| mount.tree == tree)
 }
 
 /// Repositories in whose git directories hidden files were found are not shown at all.

@@ -131,6 +131,7 @@ fn scan_once(request: &Request, home: &Path, hidden: &[(PathBuf, bool)]) -> Resu
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
         }
     }
+    survey.hold_above_secrets(workspace);
     let (own, here): (Vec<String>, Vec<String>) =
         files.protect.iter().cloned().partition(|name| name.starts_with("~/"));
     survey.protect(workspace, &here);
@@ -218,6 +219,8 @@ struct Finds {
     repositories: Vec<PathBuf>,
     /// Working trees in whose git directories something has to be hidden.
     with_secrets: BTreeSet<PathBuf>,
+    /// Working trees whose refs or logs have denied names. A private git directory does not show them as files.
+    with_denied_refs: BTreeSet<PathBuf>,
     /// Symbolic links with denied names.
     denied_links: Vec<PathBuf>,
 }
@@ -254,7 +257,32 @@ impl Survey {
         let is_denied = |file: &HiddenFile| {
             roots().any(|root| file.path.strip_prefix(root).is_ok_and(|below| denied.is_match(below)))
         };
-        others.into_iter().find(|file| is_denied(file) && !seen.contains(&file.id) && file.may_be_moved())
+        // A directory may have come to be hidden whole since.
+        let is_below_hidden = |file: &HiddenFile| {
+            let whole = self.hidden.iter().filter(|(_, directory)| *directory);
+            whole.into_iter().any(|(path, _)| file.path.starts_with(path))
+                && id_of(&file.path) == Some(file.id)
+        };
+        others.into_iter().find(|file| {
+            is_denied(file) && !seen.contains(&file.id) && !is_below_hidden(file) && file.may_be_moved()
+        })
+    }
+
+    /// Holds the directories above the state directory and the user's secrets where the run can write, or it could move them
+    /// away with what is hidden in them, and put others in their place.
+    fn hold_above_secrets(&mut self, workspace: &Path) {
+        let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.as_path());
+        let roots: Vec<&Path> = [workspace].into_iter().chain(named).collect();
+        let mut anchors = Vec::new();
+        for (secret, _) in &self.hidden {
+            for root in roots.iter().filter(|root| secret.starts_with(root)) {
+                anchors.extend(secret.ancestors().skip(1).take_while(|above| above != root));
+            }
+        }
+        // The outer ones first: a mount on one hides what is mounted below it.
+        anchors.sort_unstable();
+        anchors.dedup();
+        self.anchors.extend(anchors.into_iter().map(Path::to_owned).collect::<Vec<_>>());
     }
 
     /// Protects paths as they are, or reserves them: one that is missing is reserved at its outermost part.
@@ -362,22 +390,46 @@ impl Survey {
             self.protected.extend(found.into_iter().filter(|path| !known.contains(path)));
             repositories::below(&finds.repositories, (tree, root), (names.git, names.private), self);
         }
-        let with_secrets: Vec<PathBuf> = finds.with_secrets.into_iter().collect();
+        let mut with_secrets = finds.with_secrets;
+        let is_shown = |tree: &PathBuf| !repositories::is_private(tree, self);
+        with_secrets.extend(finds.with_denied_refs.into_iter().filter(is_shown));
+        with_secrets.extend(self.second_names_in_git(tree, root)?);
+        let with_secrets: Vec<PathBuf> = with_secrets.into_iter().collect();
         repositories::hide_with_secrets(&with_secrets, self);
         self.find_other_names(tree, root)
     }
 
-    /// Other names of hidden and protected files, by their inodes.
+    /// Other names of hidden and protected files, by their inodes. Those in git directories are treated with these.
     fn find_other_names(&mut self, tree: &Directory, root: &Path) -> Result<(), LaunchError> {
+        let (hidden, held) = self.other_names(tree, root)?;
+        let in_git = |path: &PathBuf| path.strip_prefix(root).is_ok_and(|below| git_tree(below).is_some());
+        self.hidden.extend(hidden.into_iter().filter(|path| !in_git(path)).map(|path| (path, false)));
+        held.iter().filter(|path| !in_git(path)).for_each(|path| add(&mut self.protected, path));
+        Ok(())
+    }
+
+    /// The working trees in whose git directories hidden files have other names.
+    fn second_names_in_git(&self, tree: &Directory, root: &Path) -> Result<Vec<PathBuf>, LaunchError> {
+        let (hidden, _) = self.other_names(tree, root)?;
+        let tree_of = |path: &PathBuf| Some(root.join(git_tree(path.strip_prefix(root).ok()?)?));
+        Ok(hidden.iter().filter_map(tree_of).map(|tree| tree.components().collect()).collect())
+    }
+
+    /// All names of the hidden and of the protected files that have more than one.
+    fn other_names(
+        &self,
+        tree: &Directory,
+        root: &Path,
+    ) -> Result<(Vec<PathBuf>, Vec<PathBuf>), LaunchError> {
         let hidden = shared_inodes(self.hidden.iter().map(|(path, _)| path));
         // Stub files of another run are names of one file, which may go at any time.
         let is_stub = |path: &&PathBuf| self.missing.iter().any(|(missing, _)| missing == *path);
         let held = shared_inodes(self.protected.iter().filter(|path| !is_stub(path)));
+        let mut found = (Vec::new(), Vec::new());
         if hidden.is_empty() && held.is_empty() {
-            return Ok(());
+            return Ok(found);
         }
         let device = tree.id().device;
-        let mut found = (Vec::new(), Vec::new());
         let walked = walk(tree, BOUNDS, &mut |visit| {
             let id = (device, visit.inode);
             if visit.kind == EntryKind::File && hidden.contains(&id) {
@@ -388,9 +440,7 @@ impl Survey {
             Next::Enter
         });
         walked.map_err(|error| refused(format!("{} cannot be searched: {error}", root.display())))?;
-        self.hidden.extend(found.0.into_iter().map(|path| (path, false)));
-        found.1.iter().for_each(|path| add(&mut self.protected, path));
-        Ok(())
+        Ok(found)
     }
 
     /// A notice with the first few of many paths.
@@ -475,18 +525,22 @@ impl Finds {
         let path = visit.path;
         let beside = path.parent().unwrap_or(Path::new(""));
         let elsewhere = !names.is_workspace || !beside.as_os_str().is_empty();
-        if visit.name == ".git" {
-            self.repositories.extend(elsewhere.then(|| beside.to_owned()));
+        if let Some(tree) = git_tree(path) {
+            if visit.kind == EntryKind::Socket || names.denied.is_match(path) {
+                let whole: PathBuf = root.join(tree).components().collect();
+                let below = path.strip_prefix(tree).unwrap_or(path);
+                // Names of refs and logs are names of branches.
+                let is_ref = below.starts_with(".git/refs") || below.starts_with(".git/logs");
+                if is_ref {
+                    self.with_denied_refs.insert(whole)
+                } else {
+                    self.with_secrets.insert(whole)
+                };
+            }
             return Next::Enter;
         }
-        if let Some(tree) = git_tree(path) {
-            // Names of refs and logs are names of branches; they are not shown as files.
-            let is_ref = path
-                .strip_prefix(tree)
-                .is_ok_and(|path| path.starts_with(".git/refs") || path.starts_with(".git/logs"));
-            if !is_ref && (visit.kind == EntryKind::Socket || names.denied.is_match(path)) {
-                self.with_secrets.insert(root.join(tree).components().collect());
-            }
+        if visit.name == ".git" {
+            self.repositories.extend(elsewhere.then(|| beside.to_owned()));
             return Next::Enter;
         }
         if names.denied.is_match(path) {
@@ -532,7 +586,9 @@ impl Finds {
 
 /// The working tree of a path in a git directory.
 fn git_tree(path: &Path) -> Option<&Path> {
-    path.ancestors().skip(1).find(|above| above.file_name().is_some_and(|name| name == ".git"))?.parent()
+    // The outermost one: what looks like a repository within a git directory is part of that.
+    let is_git = |above: &&Path| above.file_name().is_some_and(|name| name == ".git");
+    path.ancestors().skip(1).filter(is_git).last()?.parent()
 }
 
 /// Directories with so many hidden entries that each one alone would cost more than the whole is worth.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 use super::committed::{self, Committed};
+use super::confine;
 use super::private::Start;
 use super::program::{Git, Input, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
@@ -113,25 +114,32 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     let own_directory = real.directory(&start.own_prefix()).map_err(|source| made(&start.common, source))?;
     refuse_links(&real)?;
     refuse_links(&own_directory)?;
+    if start.worktree.is_none() && real.metadata(Path::new("commondir")).is_ok() {
+        return Err(GitError::Link(PathBuf::from("commondir")));
+    }
     let quarantine =
         Quarantine::make(import.place, &private, &start).map_err(|source| made(import.place, source))?;
-    let git = |directory: PathBuf, user| Git {
+    let user = other_owner(&start.own());
+    let common = git_path(&real, &start.common, user);
+    let writable = vec![held_path(&real), import.place.to_owned()];
+    let git = |directory: PathBuf, common: PathBuf, user| Git {
         program,
         directory,
+        common,
+        writable: writable.clone(),
         index: None,
         user,
         deadline: import.deadline,
         max_output_bytes: MAX_OUTPUT_BYTES,
     };
-    let user = other_owner(&start.own());
-    let real_git = git(held_path(&own_directory, &start.own(), user), user);
+    let real_git = git(git_path(&own_directory, &start.own(), user), common, user);
     let importer = Importer {
         run: import.run,
         place: import.place,
         start: &start,
         seen: &seen,
         real: real_git,
-        clean: git(quarantine.directory.clone(), None),
+        clean: git(quarantine.directory.clone(), quarantine.directory.clone(), None),
         own: &own_directory,
     };
     quarantine.index_packs(&importer.clean)?;
@@ -157,7 +165,9 @@ pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Resu
     let user = other_owner(directory);
     let git = Git {
         program: git,
-        directory: held_path(&real, directory, user),
+        directory: git_path(&real, directory, user),
+        common: git_path(&real, directory, user),
+        writable: vec![held_path(&real)],
         index: None,
         user,
         deadline: Instant::now() + FORGET_TIMEOUT,
@@ -166,13 +176,15 @@ pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Resu
     git.run(&["update-ref", "--stdin"], Input::Text(lines.into_bytes())).map(drop)
 }
 
-/// How git names a directory that is held open: by the descriptor, for the name may lead elsewhere by now. Another user's git
-/// cannot use that.
-fn held_path(directory: &Directory, path: &Path, user: Option<(u32, u32)>) -> PathBuf {
-    match user {
-        Some(_) => path.to_owned(),
-        None => format!("/proc/{}/fd/{}", std::process::id(), directory.as_fd().as_raw_fd()).into(),
-    }
+/// The name of a directory that is held open, in this process.
+fn held_path(directory: &Directory) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), directory.as_fd().as_raw_fd()).into()
+}
+
+/// How git names a directory. A confined git, and another user's, cannot use the descriptor; it writes in the directory that is held
+/// open or fails, should the path lead elsewhere by now.
+fn git_path(directory: &Directory, path: &Path, user: Option<(u32, u32)>) -> PathBuf {
+    if user.is_some() || confine::is_enforced() { path.to_owned() } else { held_path(directory) }
 }
 
 fn read_start(place: &Directory) -> Result<Start, GitError> {

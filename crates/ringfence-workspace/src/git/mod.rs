@@ -5,6 +5,7 @@
 
 mod committed;
 mod config;
+mod confine;
 mod import;
 mod indirect;
 mod private;
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use committed::Committed;
 pub use import::{Import, Imported, RefChange, forget, import, repository_of};
 pub use indirect::{Configuration, Located, locate};
-pub use private::{Made, Making, make, make_empty, shared_parts};
+pub use private::{Made, Making, SharedPart, make, make_empty, shared_parts};
 pub use program::find as find_git;
 pub use refs::RefsError;
 pub use repository::{Found, Kind, Repository, lexical};

@@ -103,13 +103,25 @@ struct WorkingTree {
     made: Made,
 }
 
-/// Parts of the real git directory that a run sees read-only: where they are, and where it sees them.
-pub fn shared_parts(repository: &Repository, guest: &Path) -> Vec<(PathBuf, PathBuf)> {
+/// A part of the real git directory that a run sees read-only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedPart {
+    /// Where it is.
+    pub source: PathBuf,
+    /// What is there.
+    pub id: DirectoryId,
+    /// Where a run sees it.
+    pub target: PathBuf,
+}
+
+/// The parts of the real git directory that a run sees read-only.
+pub fn shared_parts(repository: &Repository, guest: &Path) -> Vec<SharedPart> {
     let Ok(git) = Directory::open(&repository.common) else { return Vec::new() };
-    let is_directory =
-        |name: &&str| git.metadata(Path::new(name)).is_ok_and(|data| data.kind() == EntryKind::Directory);
-    let names = ["objects"].into_iter().chain(SHARED).filter(is_directory);
-    names.map(|name| (repository.common.join(name), guest.join(name))).collect()
+    let part = |name: &str| {
+        let data = git.metadata(Path::new(name)).ok().filter(|data| data.kind() == EntryKind::Directory)?;
+        Some(SharedPart { source: repository.common.join(name), id: data.id(), target: guest.join(name) })
+    };
+    ["objects"].into_iter().chain(SHARED).filter_map(part).collect()
 }
 
 /// Makes the private git directory.
@@ -192,10 +204,10 @@ impl Maker<'_> {
             self.directory(name)?;
         }
         self.write("objects/info/alternates", format!("{}\n", guest.join("objects").display()).as_bytes())?;
-        for (real, seen) in shared_parts(self.making.repository, guest) {
-            if let Some(name) = real.file_name().filter(|name| *name != "objects") {
+        for SharedPart { source, target, .. } in shared_parts(self.making.repository, guest) {
+            if let Some(name) = source.file_name().filter(|name| *name != "objects") {
                 let link = self.root.join(name);
-                symlink(seen, &link)?;
+                symlink(target, &link)?;
                 self.own(&link)?;
             }
         }

@@ -50,6 +50,10 @@ pub fn find(path: &str, workspace: &Path) -> Option<PathBuf> {
 pub(crate) struct Git<'a> {
     pub(crate) program: &'a Path,
     pub(crate) directory: PathBuf,
+    /// The directory with objects, refs and configuration. Said explicitly, or git would follow `commondir`.
+    pub(crate) common: PathBuf,
+    /// Directories in which it may write.
+    pub(crate) writable: Vec<PathBuf>,
     /// Other index than the git directory's.
     pub(crate) index: Option<PathBuf>,
     /// User and group to run as, if not the caller's.
@@ -82,7 +86,7 @@ impl Git<'_> {
         let command = words.first().copied().unwrap_or_default().to_owned();
         let failed =
             |error: io::Error| GitError::Git { command: command.clone(), message: error.to_string() };
-        let mut child = self.start(words, &input, output).map_err(failed)?;
+        let mut child = self.start_confined(words, &input, output).map_err(failed)?;
         if let (Input::Text(text), Some(mut stdin)) = (input, child.stdin.take()) {
             // Git may end before it has read all of it; its exit status tells.
             thread::spawn(move || stdin.write_all(&text));
@@ -104,6 +108,16 @@ impl Git<'_> {
         Err(GitError::Git { command, message: message.replace('\n', "; ") })
     }
 
+    /// Starts git from a thread that may write only where git has to: whatever a run has built there, nothing else is changed.
+    fn start_confined(&self, words: &[&str], input: &Input, output: Option<File>) -> io::Result<Child> {
+        let start = || {
+            super::confine::to_directories(&self.writable)?;
+            self.start(words, input, output)
+        };
+        let started = thread::scope(|scope| scope.spawn(start).join());
+        started.unwrap_or_else(|_| Err(io::Error::other("the thread that starts git panicked")))
+    }
+
     fn start(&self, words: &[&str], input: &Input, output: Option<File>) -> io::Result<Child> {
         // What a run made may be built to exhaust whoever reads it.
         let mut command = Command::new("/bin/sh");
@@ -118,12 +132,13 @@ impl Git<'_> {
             ("GIT_OPTIONAL_LOCKS", "0"),
             ("GIT_NO_REPLACE_OBJECTS", "1"),
             ("GIT_NO_LAZY_FETCH", "1"),
+            ("GIT_ALLOW_PROTOCOL", "none"),
             ("GIT_COMMITTER_NAME", "ringfence"),
             ("GIT_COMMITTER_EMAIL", "ringfence@localhost"),
         ] {
             command.env(name, value);
         }
-        command.env("GIT_DIR", &self.directory);
+        command.env("GIT_DIR", &self.directory).env("GIT_COMMON_DIR", &self.common);
         if let Some(index) = &self.index {
             command.env("GIT_INDEX_FILE", index);
         }

@@ -96,6 +96,10 @@ impl Repository {
         if head.as_deref().and_then(refs::parse_value).is_none() {
             return Err("it has no valid HEAD".to_owned());
         }
+        // Git would read and write in the directory that the file names.
+        if !matches!(self.kind, Kind::Linked { .. }) && git.metadata(Path::new("commondir")).is_ok() {
+            return Err("its git directory points to another one (`commondir`)".to_owned());
+        }
         for name in ["objects/info/alternates", "objects/info/http-alternates"] {
             if git.metadata(Path::new(name)).is_ok() {
                 return Err("it takes objects from another repository".to_owned());

@@ -234,7 +234,7 @@ impl Parts<'_> {
         });
         let git = self.git();
         let shown =
-            seen.iter().chain(&git).map(|Shown { source, target, write }| bind(source, target, *write));
+            seen.iter().chain(&git).map(|Shown { source, target, write, .. }| bind(source, target, *write));
         let all: Vec<Mount> = shown.chain(held).chain(over).chain(ours).collect();
         last_of_each(all)
     }
