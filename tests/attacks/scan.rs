@@ -370,3 +370,46 @@ fn stub_files_of_a_run_below_are_not_those_of_the_run_above() {
     assert!(moved && !made, "moved {moved}, made {made}");
     assert!(!work.join("sub2/.envrc").exists(), "the stub files of the run below are gone");
 }
+
+#[test]
+fn a_directory_that_was_handed_to_another_run_keeps_its_covers() {
+    let sandbox = crate::sandbox::Sandbox::native();
+    let work = sandbox.place.work();
+    fs::write(work.join(".env"), "canary").unwrap();
+    fs::write(
+        work.join("keep.py"),
+        "import array, os, socket, time\n\
+         listener = socket.socket(socket.AF_UNIX); listener.bind('s'); listener.listen(); open('listening', 'w')\n\
+         peer, _ = listener.accept()\n\
+         _, ancillary, _, _ = peer.recvmsg(1, socket.CMSG_SPACE(4))\n\
+         fd = array.array('i', ancillary[0][2])[0]\n\
+         open('taken', 'w')\n\
+         while not os.path.exists('over'): time.sleep(0.01)\n\
+         text = open(os.open('.env', os.O_RDONLY, dir_fd=fd)).read()\n\
+         open('read', 'w').write('<' + text + '>')\n",
+    )
+    .unwrap();
+    fs::write(
+        work.join("give.py"),
+        "import array, os, socket, time\n\
+         open('giving', 'w')\n\
+         while not os.path.exists('listening'): time.sleep(0.01)\n\
+         peer = socket.socket(socket.AF_UNIX); peer.connect('s')\n\
+         fd = os.open('.', os.O_RDONLY)\n\
+         peer.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [fd]))])\n\
+         while not os.path.exists('taken'): time.sleep(0.01)\n",
+    )
+    .unwrap();
+    // A socket that is there when a run starts is hidden, so the one that gives starts first.
+    let giver = sandbox.place.command(&sandbox.args(&[], &["/usr/bin/python3", "give.py"])).spawn();
+    crate::support::wait_for("the giver", || work.join("giving").exists().then_some(()));
+    let mut keeper = sandbox.start(&[], "/usr/bin/python3 keep.py &");
+    assert!(giver.unwrap().wait().unwrap().success());
+    fs::write(work.join("over"), "").unwrap();
+    let read = crate::support::wait_for("what was read", || {
+        fs::read_to_string(work.join("read")).ok().filter(|text| text.ends_with('>'))
+    });
+    keeper.kill().unwrap();
+    keeper.wait().unwrap();
+    assert_eq!(read, "<>", "the file is hidden in the directory of the other run too");
+}

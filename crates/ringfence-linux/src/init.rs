@@ -1,7 +1,7 @@
 //! The first process of a sandbox: builds the root, shuts itself in, starts the program, reaps.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use std::path::Path;
 use ringfence_gate::{
     Elsewhere, Spawned, Status, receive, send, spawn_program, threads_in_sight, write_frame,
 };
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, openat, statx};
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{
@@ -19,7 +19,7 @@ use rustix::process::{
 };
 
 use crate::confine::confine;
-use crate::kernel::{Kernel, Linux, build, found};
+use crate::kernel::{Kernel, Linux, OLD_ROOT, build, found};
 use crate::layout::{Base, Sandbox, Step, Walls};
 use crate::seccomp::Extra;
 use crate::spawn::{Kind, Told, Word};
@@ -75,7 +75,7 @@ fn build_and_start(
         let sent = send(line, &Word::Door(*port), Some(listener.as_fd()));
         sent.map_err(|error| Word::Failed(error.to_string()))?;
     }
-    finish(&base, &mut kernel, &sandbox)?;
+    finish(&base, &mut kernel, &sandbox, ids)?;
     let Some((Told::Start, _)) = hear(line)? else { return Ok(None) };
     match spawn_program(&spec, stdin) {
         Ok(started) => Ok(Some((started, spec.process_limit))),
@@ -109,9 +109,9 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
 }
 
 /// The rest.
-fn finish(base: &Base, kernel: &mut Linux, sandbox: &Sandbox) -> Result<(), Word> {
+fn finish(base: &Base, kernel: &mut Linux, sandbox: &Sandbox, ids: (u32, u32)) -> Result<(), Word> {
     match base.walls {
-        Walls::Own => close(kernel, sandbox)?,
+        Walls::Own => close(kernel, sandbox, ids)?,
         Walls::Given => {
             let mounted = sandbox.mounted.iter().try_for_each(|path| is_mounted(path));
             mounted.map_err(wrong("find all that has to be held or hidden"))?;
@@ -154,15 +154,34 @@ fn make_file(step: &Step) -> io::Result<()> {
 }
 
 /// The rest of the root.
-fn close(kernel: &mut Linux, sandbox: &Sandbox) -> Result<(), Word> {
+fn close(kernel: &mut Linux, sandbox: &Sandbox, ids: (u32, u32)) -> Result<(), Word> {
     // Only now is it in its own groups, which are to be all that it sees of them.
     // SAFETY: parts this process, which has one thread, from the groups of the host.
     if unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } != 0 {
         return Err(wrong("part from the host's control groups")(io::Error::last_os_error()));
     }
+    // Inside, the files by which a process maps its users cannot be written.
+    let process = fs::File::open(Path::new(OLD_ROOT).join("proc/self")).map_err(wrong("find itself"))?;
     let built = build(kernel, &sandbox.steps).and_then(|()| kernel.finish());
     built.map_err(|error| Word::Failed(error.to_string()))?;
-    Ok(())
+    lock_mounts(&process, ids).map_err(wrong("lock its mounts"))
+}
+
+/// Copies the mounts into namespaces that do not own them. There the kernel keeps them together: a directory that was handed to
+/// another run still has its covers when this run, and its own namespace, have ended.
+fn lock_mounts(process: &fs::File, (user, group): (u32, u32)) -> io::Result<()> {
+    // SAFETY: parts this process, which has one thread, from the namespaces that it made.
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+    let write = |name: &str, text: &str| {
+        let file = openat(process, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        fs::File::from(file).write_all(text.as_bytes())
+    };
+    write("setgroups", "deny")?;
+    write("uid_map", &format!("{user} {user} 1\n"))?;
+    write("gid_map", &format!("{group} {group} 1\n"))
 }
 
 /// The gate's own descriptors have no business inside: its socket, its signal pipes.
@@ -201,7 +220,6 @@ fn map_ids((user, group): (u32, u32)) -> io::Result<()> {
 }
 
 fn write_file(path: &str, text: &str) -> io::Result<()> {
-    use io::Write;
     fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 

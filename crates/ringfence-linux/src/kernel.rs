@@ -214,7 +214,7 @@ pub struct Linux {
     private_places: u32,
 }
 
-const OLD_ROOT: &str = "/.old";
+pub(crate) const OLD_ROOT: &str = "/.old";
 const EMPTIES: &str = "/.empty";
 const EMPTY_FILE: &str = "/.empty/file";
 const EMPTY_DIRECTORY: &str = "/.empty/directory";

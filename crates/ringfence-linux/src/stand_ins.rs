@@ -294,7 +294,9 @@ mod tests {
         let (workspace, discarded) = (place.path().join("w"), place.path().join("d"));
         fs::create_dir(&workspace).unwrap();
         fs::create_dir(&discarded).unwrap();
-        run(&workspace, &discarded, || fs::write(workspace.join(".claude/settings.json"), "{}").unwrap());
+        run(&workspace, &discarded, || {
+            drop(fs::File::create(workspace.join(".claude/settings.json")).unwrap())
+        });
         assert_eq!(names(&workspace.join(".claude")), ["settings.json"]);
         assert_eq!(names(&discarded), [""; 0]);
     }
