@@ -14,7 +14,7 @@ use ringfence_core::text::PlainText;
 use ringfence_core::units::Seconds;
 use serde_json::Value;
 
-use crate::reading::{LastWords, at, mentions, no_result, notice, number_at, plain, text_at};
+use crate::reading::{LastWords, at, document, mentions, no_result, notice, number_at, plain, text_at};
 use crate::{
     AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Package, Reader,
     checked_prompt,
@@ -114,7 +114,7 @@ impl Reader for ClaudeReader {
             self.last_words.hear(line);
             return plain(stream, line);
         }
-        let Ok(value) = serde_json::from_str::<Value>(line) else {
+        let Some(value) = document(line) else {
             self.last_words.hear(line);
             return plain(stream, line);
         };
@@ -299,13 +299,13 @@ fn usage(result: &Value) -> Usage {
     for (_, model) in models {
         sum = sum.plus(Usage {
             input_tokens: number_at(model, &["inputTokens"])
-                + number_at(model, &["cacheCreationInputTokens"]),
+                .saturating_add(number_at(model, &["cacheCreationInputTokens"])),
             output_tokens: number_at(model, &["outputTokens"]),
             cached_tokens: number_at(model, &["cacheReadInputTokens"]),
             cost_usd: None,
         });
     }
-    sum
+    sum.bounded()
 }
 
 trait WithRemedy {

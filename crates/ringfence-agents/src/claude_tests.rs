@@ -136,3 +136,15 @@ fn only_root_is_told_that_it_is_in_a_sandbox() {
         assert!(line.argv.ends_with(&["--model", "m", "--resume", "s1", "--", "-x"].map(String::from)));
     }
 }
+
+#[test]
+fn forged_numbers_are_bounded_or_dropped() {
+    for (cost, expected) in [("-5.5", None), ("1e308", Some(1e9)), ("0.25", Some(0.25))] {
+        let line =
+        r#"{"type":"result","subtype":"success","is_error":false,"result":"x","total_cost_usd":COST,"modelUsage":{"a":{"inputTokens":18446744073709551615,"cacheCreationInputTokens":18446744073709551615,"outputTokens":18446744073709551615},"b":{"inputTokens":1}}}"#
+                .replace("COST", cost);
+        let usage = read(&[&line], ExitStatus::Code(0)).1.usage;
+        assert_eq!((usage.input_tokens, usage.output_tokens), (1 << 40, 1 << 40), "{cost}");
+        assert_eq!(usage.cost_usd, expected, "{cost}");
+    }
+}

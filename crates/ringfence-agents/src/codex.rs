@@ -11,7 +11,9 @@ use ringfence_core::ids::SessionId;
 use ringfence_core::text::PlainText;
 use serde_json::{Value, json};
 
-use crate::reading::{LastWords, at, mentions, no_result, notice, number_at, plain, status_in, text_at};
+use crate::reading::{
+    LastWords, at, document, mentions, no_result, notice, number_at, plain, status_in, text_at,
+};
 use crate::{
     AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Package, Reader,
     checked_prompt,
@@ -114,7 +116,7 @@ impl Reader for CodexReader {
             }
             return plain(stream, line);
         }
-        let Ok(value) = serde_json::from_str::<Value>(line) else { return plain(stream, line) };
+        let Some(value) = document(line) else { return plain(stream, line) };
         match text_at(&value, &["type"]) {
             Some("thread.started") => {
                 self.session = text_at(&value, &["thread_id"]).and_then(|id| id.parse().ok());
@@ -256,6 +258,7 @@ fn usage(value: &Value) -> Usage {
         cached_tokens: cached,
         cost_usd: None,
     }
+    .bounded()
 }
 
 #[cfg(test)]

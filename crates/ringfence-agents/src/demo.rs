@@ -16,7 +16,7 @@ use ringfence_core::failure::Failure;
 use ringfence_core::text::PlainText;
 use serde_json::json;
 
-use crate::reading::{LastWords, no_result, plain};
+use crate::reading::{LastWords, document, no_result, plain};
 use crate::{AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Reader};
 
 /// The hidden argument that makes the binary this agent.
@@ -69,7 +69,7 @@ struct DemoReader {
 
 impl Reader for DemoReader {
     fn line(&mut self, stream: Stream, line: &str) -> Vec<Event> {
-        let event = serde_json::from_str::<Event>(line).ok().filter(is_of_agent);
+        let event = document(line).and_then(|value| serde_json::from_value(value).ok()).filter(is_of_agent);
         let event = event.filter(|_| stream == Stream::Stdout);
         let Some(event) = event else {
             self.last_words.hear(line);

@@ -11,7 +11,7 @@ use ringfence_core::text::PlainText;
 use ringfence_core::units::Seconds;
 use serde_json::{Value, json};
 
-use crate::reading::{LastWords, at, mentions, no_result, number_at, plain, text_at};
+use crate::reading::{LastWords, at, document, mentions, no_result, number_at, plain, text_at};
 use crate::{
     AgentCli, CommandLine, Facts, Invocation, InvocationError, Login, Outcome, Package, Reader,
     checked_prompt,
@@ -123,8 +123,8 @@ struct OpencodeReader {
 
 impl Reader for OpencodeReader {
     fn line(&mut self, stream: Stream, line: &str) -> Vec<Event> {
-        let value = match serde_json::from_str::<Value>(line) {
-            Ok(value) if stream == Stream::Stdout => value,
+        let value = match document(line) {
+            Some(value) if stream == Stream::Stdout => value,
             _ => {
                 self.last_words.hear(line);
                 return plain(stream, line);
@@ -145,7 +145,7 @@ impl Reader for OpencodeReader {
             }
             Some("tool_use") => events.extend(tool(&value)),
             Some("step_finish") => {
-                self.usage = self.usage.plus(step_usage(&value));
+                self.usage = self.usage.plus(step_usage(&value)).bounded();
                 self.reason = text_at(&value, &["part", "reason"]).map(str::to_owned);
                 events.push(Event::Usage { usage: self.usage });
             }
@@ -214,12 +214,13 @@ fn tool(value: &Value) -> Vec<Event> {
 fn step_usage(value: &Value) -> Usage {
     Usage {
         input_tokens: number_at(value, &["part", "tokens", "input"])
-            + number_at(value, &["part", "tokens", "cache", "write"]),
+            .saturating_add(number_at(value, &["part", "tokens", "cache", "write"])),
         output_tokens: number_at(value, &["part", "tokens", "output"])
-            + number_at(value, &["part", "tokens", "reasoning"]),
+            .saturating_add(number_at(value, &["part", "tokens", "reasoning"])),
         cached_tokens: number_at(value, &["part", "tokens", "cache", "read"]),
         cost_usd: at(value, &["part", "cost"]).and_then(Value::as_f64),
     }
+    .bounded()
 }
 
 fn classify(error: &Value) -> Failure {

@@ -89,3 +89,15 @@ fn errors_become_classes() {
         assert_eq!(failure.retry_after_seconds.map(|seconds| seconds.count()), wait);
     }
 }
+
+#[test]
+fn forged_numbers_are_bounded_or_dropped() {
+    for (cost, expected) in [("-5.5", None), ("1e308", Some(1e9)), ("0.25", Some(0.25))] {
+        let line =
+        r#"{"type":"step_finish","part":{"reason":"stop","cost":COST,"tokens":{"input":18446744073709551615,"output":18446744073709551615,"reasoning":1,"cache":{"write":1,"read":1}}}}"#
+                .replace("COST", cost);
+        let usage = read(&[&line], ExitStatus::Code(0)).1.usage;
+        assert_eq!((usage.input_tokens, usage.output_tokens), (1 << 40, 1 << 40), "{cost}");
+        assert_eq!(usage.cost_usd, expected, "{cost}");
+    }
+}

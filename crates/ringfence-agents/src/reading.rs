@@ -21,6 +21,14 @@ pub(crate) fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, name| value.get(name))
 }
 
+/// A longer line is plain output: parsed, it would take many times its length.
+const MAX_PROTOCOL_LINE_BYTES: usize = 1 << 20;
+
+/// The JSON document of a line, if it is one of the CLI's protocol: any process of a run can print lines.
+pub(crate) fn document(line: &str) -> Option<Value> {
+    (line.len() <= MAX_PROTOCOL_LINE_BYTES).then(|| ringfence_core::json::parse(line.as_bytes()).ok())?
+}
+
 /// A line that is no part of the CLI's protocol.
 pub(crate) fn plain(stream: Stream, line: &str) -> Vec<Event> {
     vec![Event::Output { stream, text: line.into() }]
@@ -94,7 +102,15 @@ pub(crate) fn mentions(text: &str, any: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::status_in;
+    use super::{document, status_in};
+
+    #[test]
+    fn long_lines_and_lines_of_too_many_values_are_plain_output() {
+        let text = |length: usize| format!("{{\"type\":\"{}\"}}", "x".repeat(length));
+        assert!(document(&text(1000)).is_some() && document(&text(1 << 20)).is_none());
+        let values = |count: usize| format!("[{}0]", "0,".repeat(count));
+        assert!(document(&values(1000)).is_some() && document(&values(300_000)).is_none());
+    }
 
     #[test]
     fn a_status_is_found_where_it_is_named_and_nowhere_else() {

@@ -98,7 +98,26 @@ pub struct Usage {
     pub cost_usd: Option<f64>,
 }
 
+/// No run uses more tokens, or dollars, than this: larger numbers are forged.
+const MAX_TOKENS: u64 = 1 << 40;
+const MAX_COST_USD: f64 = 1e9;
+
 impl Usage {
+    /// What a CLI tells, or told when it was stored, within what a run can use: any process of a run can print numbers. A cost that
+    /// is negative or no number is left out.
+    #[must_use]
+    pub fn bounded(self) -> Usage {
+        Usage {
+            input_tokens: self.input_tokens.min(MAX_TOKENS),
+            output_tokens: self.output_tokens.min(MAX_TOKENS),
+            cached_tokens: self.cached_tokens.min(MAX_TOKENS),
+            cost_usd: self
+                .cost_usd
+                .filter(|cost| cost.is_finite() && *cost >= 0.0)
+                .map(|cost| cost.min(MAX_COST_USD)),
+        }
+    }
+
     /// Both together.
     pub fn plus(self, other: Usage) -> Usage {
         Usage {
@@ -147,7 +166,7 @@ pub struct RunResult {
     pub session_usage: Option<Usage>,
     /// What the broker saw on the wire, model by model.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub metered: BTreeMap<String, Usage>,
+    pub metered: BTreeMap<PlainText, Usage>,
     /// Wall-clock time.
     pub duration_ms: u64,
     /// Processes that were still there when the agent CLI had ended, and were ended.
@@ -163,6 +182,13 @@ pub struct RunResult {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+}
+
+impl RunResult {
+    /// What the broker saw on the wire, of all models. The agent CLI has no part in it.
+    pub fn metered_total(&self) -> Usage {
+        self.metered.values().fold(Usage::default(), |sum, usage| sum.plus(*usage))
+    }
 }
 
 /// A ref of a git repository that a run changed.

@@ -10,6 +10,7 @@ pub mod config;
 pub mod event;
 pub mod failure;
 pub mod ids;
+pub mod json;
 pub mod mode;
 pub mod paths;
 pub mod plan;

@@ -4,7 +4,7 @@
 //! that reorder or hide text, or bytes that are no text at all. [`PlainText`] is the only type in which such text becomes a
 //! failure, an event or a result, and it is made only by removing all of that.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::ops::Deref;
 
@@ -112,6 +112,12 @@ impl Deref for PlainText {
     }
 }
 
+impl Borrow<str> for PlainText {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl PartialEq<str> for PlainText {
     fn eq(&self, other: &str) -> bool {
         self.0 == other
@@ -197,6 +203,8 @@ pub fn escaped(text: &str) -> String {
     for char in text.chars() {
         match char {
             '\n' | '\r' => out.extend(char.escape_default()),
+            // These show nothing by themselves.
+            '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}' => out.extend(char.escape_unicode()),
             char if is_shown(char) => out.push(char),
             char => out.extend(char.escape_unicode()),
         }

@@ -32,6 +32,25 @@ const CHAT: Use = Use::Metered(Api::Chat);
 /// Methods, path and use. In a path `*` is one segment, and `**` at its end is any number of segments, also none.
 type Endpoint = (&'static [Method], &'static str, Use);
 
+/// Parts of the names of endpoints that create or list keys, tokens, sessions, members and their like. No `*` and no `**` of a
+/// path stands for a segment that contains one.
+const ACCOUNT_NAMES: [&str; 14] = [
+    "key",
+    "token",
+    "secret",
+    "session",
+    "credential",
+    "oauth",
+    "auth",
+    "admin",
+    "organi",
+    "member",
+    "user",
+    "invite",
+    "account",
+    "project",
+];
+
 /// The endpoints of each provider's host.
 const HOSTS: &[(&str, &[Endpoint])] = &[
     ("api.anthropic.com", ANTHROPIC),
@@ -103,7 +122,8 @@ const OPENAI: &[Endpoint] = &[
     (ANY, "/v1/images/**", Use::Uncounted),
     (ANY, "/v1/audio/**", Use::Uncounted),
     (ANY, "/v1/videos/**", Use::Uncounted),
-    (ANY, "/v1/realtime/**", Use::Uncounted),
+    // Of these the WebSocket alone: the others create keys.
+    (READ, "/v1/realtime", Use::Uncounted),
     (POST, "/v1/completions", Use::Uncounted),
     (POST, "/v1/embeddings", Use::Uncounted),
     (POST, "/v1/moderations", Use::Uncounted),
@@ -287,12 +307,19 @@ fn is_plain(path: &str) -> bool {
         && !path.split('/').any(|segment| segment == "." || segment == "..")
 }
 
+/// Whether a segment names what belongs to an account. Identifiers that providers give have digits, and may hold any letters.
+fn is_of_account(segment: &str) -> bool {
+    let name = segment.to_ascii_lowercase();
+    !name.bytes().any(|byte| byte.is_ascii_digit()) && ACCOUNT_NAMES.iter().any(|part| name.contains(part))
+}
+
 fn matches(pattern: &str, path: &str) -> bool {
     let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
     loop {
         match (wanted.next(), given.next()) {
-            (Some("**"), _) | (None, None) => return true,
-            (Some("*"), Some(segment)) if !segment.is_empty() => {}
+            (None, None) => return true,
+            (Some("**"), segment) => return !segment.into_iter().chain(given).any(is_of_account),
+            (Some("*"), Some(segment)) if !segment.is_empty() && !is_of_account(segment) => {}
             (Some(segment), Some(same)) if segment == same && segment != "*" => {}
             _ => return false,
         }
@@ -393,6 +420,57 @@ mod tests {
             assert!(!Scope::Provider.covers(&host, &method, path), "{method} {host}{path}");
             assert!(Scope::All.covers(&host, &method, path));
         }
+    }
+
+    /// Whatever stands before it and whichever the method.
+    #[test]
+    fn login_is_not_added_where_keys_tokens_sessions_and_members_are_created() {
+        const NAMES: [&str; 21] = [
+            "client_secrets",
+            "sessions",
+            "transcription_sessions",
+            "realtime/client_secrets",
+            "realtime/sessions",
+            "realtime/transcription_sessions",
+            "chatkit/sessions",
+            "api_keys",
+            "keys",
+            "admin",
+            "admin_api_keys",
+            "tokens",
+            "auth_tokens",
+            "oauth/token",
+            "oauth/authorize",
+            "organization",
+            "organizations/o/members",
+            "organization/projects",
+            "organization/users",
+            "invites",
+            "service_accounts",
+        ];
+        let bases = |endpoints: &[super::Endpoint]| {
+            let below = endpoints.iter().map(|(_, path, _)| path.trim_end_matches("/**").replace('*', "x"));
+            below
+                .chain(["", "/v1", "/v1beta", "/v1alpha", "/api", "/api/v1"].map(str::to_owned))
+                .collect::<Vec<_>>()
+        };
+        let gateway = ("gateway.test", Scope::Gateway(String::new()), bases(super::GATEWAY));
+        let providers = HOSTS.iter().map(|(host, endpoints)| (*host, Scope::Provider, bases(endpoints)));
+        for (host, scope, bases) in providers.chain([gateway]) {
+            let host = host.parse().unwrap();
+            for (base, name) in bases.iter().flat_map(|base| NAMES.map(|name| (base, name))) {
+                let path = format!("{}/{name}", base.trim_end_matches('/'));
+                for method in super::ANY {
+                    assert!(!scope.covers(&host, method, &path), "{method} {host}{path}");
+                }
+            }
+        }
+        let openai = "api.openai.com".parse().unwrap();
+        assert!(Scope::Provider.covers(&openai, &Method::GET, "/v1/realtime"));
+        for path in ["/v1/realtime", "/v1/realtime/calls"] {
+            assert!(!Scope::Provider.covers(&openai, &Method::POST, path), "{path}");
+        }
+        assert!(Scope::Provider.covers(&openai, &Method::GET, "/v1/files/file-keyA1/content"));
     }
 
     #[test]

@@ -136,7 +136,16 @@ async fn count_though_unwanted(
     let (told, hears) = tokio::sync::oneshot::channel();
     let (session, busy) = (Arc::clone(session), session.busy());
     tokio::spawn(async move {
-        let held = request.await.map(|answer| Held {
+        if let Some(admitted) = &admitted {
+            admitted.sent();
+        }
+        let answer = request.await;
+        if let (Err(error), Some(admitted)) = (&answer, &admitted)
+            && (error.is_connect() || no_way(error).is_some())
+        {
+            admitted.settle();
+        }
+        let held = answer.map(|answer| Held {
             answer: Some(answer),
             counted: Some(Counting { api, session, admitted, busy }),
         });

@@ -20,7 +20,7 @@ use crate::http1::{
     Body, Length, Malformed, Piece, Pieces, keeps_alive, put_request, put_response, request_length,
     response_length, take_request,
 };
-use crate::meter::{Api, DemandError, MAX_BODY_BYTES};
+use crate::meter::{Admitted, Api, DemandError, MAX_BODY_BYTES};
 use crate::note::{Counted, Note};
 use crate::passing::Passing;
 use crate::prefixed::{Prefixed, Stream};
@@ -242,7 +242,7 @@ impl<S: Stream> Relay<S> {
                 }
             }
         };
-        let answered = self.ask(&asked, &parts, body, &note).await;
+        let answered = self.ask(&asked, &parts, body, prepared.admitted.as_deref(), &note).await;
         match answered.inspect_err(|refusal| note.refused(refusal))? {
             Some((exchange, answer)) => self.carry(exchange, answer, asked, prepared, note).await,
             None => Ok(Next::Cut),
@@ -305,6 +305,7 @@ impl<S: Stream> Relay<S> {
         asked: &Asked,
         parts: &request::Parts,
         body: Option<Bytes>,
+        admitted: Option<&Admitted>,
         note: &Note,
     ) -> Result<Option<(Exchange<Wire>, response::Parts)>, Refusal> {
         // It may have gone away while the request was looked at.
@@ -327,6 +328,9 @@ impl<S: Stream> Relay<S> {
                 Some(host) => host,
                 None => Side::new(self.ways.connector.open(&self.target).await?),
             };
+            if let Some(admitted) = admitted {
+                admitted.sent();
+            }
             put_request(&mut host.out, parts, asked.length);
             host.out.extend_from_slice(body.as_deref().unwrap_or_default());
             let upload = (!asked.length.is_none() && body.is_none()).then(|| Upload {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use ringfence_core::policy::{Denial, Host, Network, NetworkMode, Verdict};
+use ringfence_core::policy::{Denial, Host, Network, NetworkMode, Verdict, parse_authority};
 use tokio::sync::Semaphore;
 
 use crate::answer::{Body, Refusal};
@@ -18,7 +18,7 @@ use crate::audit::{Audit, Entry};
 use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::daemon::DaemonAddress;
-use crate::endpoints::{Use, is_provider, provider_use};
+use crate::endpoints::{Scope, Use, is_provider, provider_use};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
@@ -51,6 +51,9 @@ pub enum SessionError {
     /// There is no authority.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// There is a budget, and requests to this address of the model, by the name of the setting that holds it, are not counted.
+    #[error("the run has a budget, and requests to the address of the model in `{0}` cannot be counted")]
+    Uncounted(String),
     /// The system could not.
     #[error("the broker cannot work: {0}")]
     Io(#[from] io::Error),
@@ -64,6 +67,8 @@ pub struct Session {
     meter: Arc<Meter>,
     /// Whether there is a budget: then whatever goes to a model is looked at.
     bounded: bool,
+    /// Where the user has put the model, under a budget.
+    gateways: Vec<Gateway>,
     pub(crate) asking: Asking,
     busy: Busy,
     /// For bodies of requests that are held whole.
@@ -73,6 +78,36 @@ pub struct Session {
     resolver: Option<Arc<dyn Resolve>>,
     pub(crate) daemon: Option<DaemonAddress>,
     tls: Arc<Tls>,
+}
+
+/// An address at which the user has put the model.
+struct Gateway {
+    host: Host,
+    port: u16,
+    scope: Scope,
+}
+
+impl Gateway {
+    fn parse(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
+        let authority = rest.split(['/', '?', '#']).next()?.rsplit('@').next()?;
+        let (host, port) = parse_authority(authority).ok()?;
+        let port = port.unwrap_or(if scheme == "http" { 80 } else { 443 });
+        Some(Self { host, port, scope: Scope::of_gateway(url) })
+    }
+
+    fn is_at(&self, host: &Host, port: u16) -> bool {
+        self.host == *host && self.port == port
+    }
+
+    /// Whether it is a port of the host's loopback that the run reaches past the broker's requests.
+    fn is_local(&self, network: &Network) -> bool {
+        let loopback = match &self.host {
+            Host::Name(name) => name == "localhost" || name.ends_with(".localhost"),
+            Host::Address(address) => address.is_loopback() || address.is_unspecified(),
+        };
+        loopback && network.local.contains(&self.port)
+    }
 }
 
 /// Held by whoever must not be left half done.
@@ -125,6 +160,7 @@ impl Session {
             authority: Authority::new()?,
             meter: Arc::new(Meter::new(prices, budget)),
             bounded: budget != Budget::default(),
+            gateways: Vec::new(),
             asking: Asking::new(ask),
             busy: Busy::default(),
             bodies: Semaphore::new(MAX_HELD_BODIES),
@@ -134,6 +170,19 @@ impl Session {
             daemon,
             tls: Arc::new(Tls::new(more)?),
         })
+    }
+
+    /// Counts what goes to these addresses of the model, each with the name of the setting that holds it, if there is a budget:
+    /// also where the broker adds no credential to it.
+    pub fn with_model_at<'a>(
+        mut self,
+        addresses: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, SessionError> {
+        for (name, url) in addresses.into_iter().filter(|_| self.bounded) {
+            let gateway = Gateway::parse(url).filter(|gateway| !gateway.is_local(&self.network));
+            self.gateways.push(gateway.ok_or_else(|| SessionError::Uncounted(name.to_owned()))?);
+        }
+        Ok(self)
     }
 
     /// What a run has to find so that its programs come to the broker at this address, and trust it; and the files of its
@@ -164,19 +213,26 @@ impl Session {
     pub(crate) fn looks_into(&self, host: &Host, port: u16) -> bool {
         self.credentials.iter().any(|credential| credential.is_for(host, port))
             || self.login_at(host, port).is_some()
-            || (self.bounded && is_provider(host))
+            || (self.bounded && self.is_model_host(host, port))
     }
 
-    /// Whether a host serves models: it is a known one, or a credential of an agent CLI's model belongs to it.
+    /// Whether a host serves models: it is a known one, the user has put the model there, or a credential of an agent CLI's model
+    /// belongs to it.
     pub(crate) fn is_model_host(&self, host: &Host, port: u16) -> bool {
-        is_provider(host) || self.model_credentials(host, port).next().is_some()
+        is_provider(host)
+            || self.gateways.iter().any(|gateway| gateway.is_at(host, port))
+            || self.model_credentials(host, port).next().is_some()
     }
 
     /// What a request to the host of a model uses; nothing if it is not known. The path is without its query.
     pub(crate) fn model_use(&self, host: &Host, port: u16, method: &Method, path: &str) -> Option<Use> {
         let of_gateway =
             || self.model_credentials(host, port).find_map(|one| one.scope.find(host, method, path));
-        provider_use(host, method, path).or_else(of_gateway)
+        let of_address = || {
+            let here = self.gateways.iter().filter(|gateway| gateway.is_at(host, port));
+            here.map(|gateway| &gateway.scope).find_map(|scope| scope.find(host, method, path))
+        };
+        provider_use(host, method, path).or_else(of_gateway).or_else(of_address)
     }
 
     /// The credentials of an agent CLI's model that belong to a host.
@@ -326,8 +382,13 @@ pub fn system_bundle() -> Option<(PathBuf, String)> {
 /// A session that reaches nobody, for tests.
 #[cfg(test)]
 pub(crate) fn idle_session(credentials: Vec<Credential>) -> Arc<Session> {
+    Arc::new(Session::new(idle_setup(credentials)).unwrap())
+}
+
+#[cfg(test)]
+fn idle_setup(credentials: Vec<Credential>) -> Setup {
     let mode = NetworkMode::Allow;
-    let setup = Setup {
+    Setup {
         network: Network { mode, allow: Vec::new(), deny: Vec::new(), ask: false, local: Vec::new() },
         credentials,
         connect_to: ConnectTo::default(),
@@ -337,6 +398,55 @@ pub(crate) fn idle_session(credentials: Vec<Credential>) -> Arc<Session> {
         ask: None,
         resolver: None,
         daemon: None,
-    };
-    Arc::new(Session::new(setup).unwrap())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::{Budget, Session, SessionError, Setup, idle_setup};
+    use crate::endpoints::Use;
+    use crate::meter::Api;
+
+    fn at(url: &str, tokens: Option<u64>) -> Result<Session, SessionError> {
+        let mut setup = Setup { budget: Budget { tokens, cost_usd: None }, ..idle_setup(Vec::new()) };
+        setup.network.local = vec![4000];
+        Session::new(setup)?.with_model_at([("--base-url", url)])
+    }
+
+    #[test]
+    fn address_of_the_model_is_counted_under_a_budget_whoever_adds_the_credential() {
+        for (url, host, port, path) in [
+            ("https://gateway.test/team", "gateway.test", 443, "/team/v1/messages"),
+            ("http://gateway.test", "gateway.test", 80, "/v1/messages"),
+            ("https://user@gateway.test:8443/", "gateway.test", 8443, "/v1/messages"),
+            ("http://127.0.0.1:4001", "127.0.0.1", 4001, "/v1/messages"),
+        ] {
+            let session = at(url, Some(5)).unwrap();
+            let host = host.parse().unwrap();
+            assert!(session.looks_into(&host, port) && session.is_model_host(&host, port), "{url}");
+            let used = session.model_use(&host, port, &Method::POST, path);
+            assert_eq!(used, Some(Use::Metered(Api::Messages)), "{url}");
+            assert_eq!(session.model_use(&host, port, &Method::POST, "/other"), None, "{url}");
+            assert!(!session.looks_into(&host, 9), "{url}");
+            assert!(!at(url, None).unwrap().looks_into(&host, port), "{url}: no budget");
+        }
+    }
+
+    #[test]
+    fn budget_is_refused_with_an_address_that_cannot_be_counted() {
+        for url in [
+            "http://127.0.0.1:4000/v1",
+            "http://localhost:4000",
+            "http://[::1]:4000",
+            "http://0.0.0.0:4000",
+            "",
+            "x y",
+        ] {
+            let refused = at(url, Some(5)).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains("`--base-url` cannot be counted"), "{url}: {refused}");
+            assert!(at(url, None).is_ok(), "{url}");
+        }
+    }
 }

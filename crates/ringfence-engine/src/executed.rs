@@ -1,10 +1,12 @@
 //! Files of a run that other programs execute later, for its result: in the workspace, and in the commits that it made.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringfence_core::event::ExecutedLater;
+use ringfence_core::text::escaped;
 use ringfence_workspace::Directory;
 use ringfence_workspace::executed::{ExecutedBy, MAX_REPORTED, Report, search};
 
@@ -26,12 +28,25 @@ pub struct ExecutedFile {
 
 impl From<ExecutedFile> for ExecutedLater {
     fn from(file: ExecutedFile) -> Self {
-        Self {
-            path: file.path.display().to_string().into(),
-            why: file.by.describe().to_owned(),
-            git_ref: file.git_ref,
-        }
+        Self { path: shown(&file.path).into(), why: file.by.describe().to_owned(), git_ref: file.git_ref }
     }
+}
+
+/// A path in which every byte shows, so that two files never look the same: what is no text, hides or steers is escaped, and so is
+/// the backslash itself.
+fn shown(path: &Path) -> String {
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                '\\' => text.push_str("\\\\"),
+                blank if blank.is_whitespace() && blank != ' ' => text.extend(blank.escape_unicode()),
+                other => text.push_str(&escaped(other.encode_utf8(&mut [0; 4]))),
+            }
+        }
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
 }
 
 /// Searches a workspace for what changed since `marker` was written. The notice says what was not searched.
@@ -101,6 +116,9 @@ pub fn notice(files: &[ExecutedLater]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::ffi::OsStrExt;
+
     use ringfence_workspace::executed::ExecutedBy;
 
     use super::{ExecutedFile, merge, notice};
@@ -132,6 +150,34 @@ mod tests {
         );
         let told = notice(&merged).unwrap();
         assert!(told.contains("names, in commits of refs/heads/main)") && !told.contains('\n'), "{told}");
+    }
+
+    #[test]
+    fn different_files_never_look_the_same() {
+        let names = [
+            "Makefile",
+            "Make\u{200b}file",
+            "Make\u{200d}file",
+            "Make\u{fe0f}file",
+            "Make\u{1b}[0mfile",
+            "Make\\u{200b}file",
+            "Make\nfile",
+            "Make\\nfile",
+            "Make\tfile",
+            "Make file",
+            "Make\u{a0}file",
+            "Make\u{fffd}file",
+        ];
+        let bytes = [&b"Make\xfffile"[..], b"Make\xfefile"].map(std::ffi::OsStr::from_bytes);
+        let paths = names.map(std::ffi::OsStr::new).into_iter().chain(bytes);
+        let files: Vec<_> = paths
+            .map(|path| ExecutedFile { path: path.into(), ..file(ExecutedBy::Shell, "", None) })
+            .collect();
+        let (count, merged) = (files.len(), merge(files, Vec::new()));
+        // As a terminal shows them: on one line, blanks alike, and nothing of what is invisible.
+        let looks = merged.iter().map(|file| file.path.one_line().replace(['\u{200d}', '\u{fe0f}'], ""));
+        let looks: BTreeSet<_> = looks.map(|path| path.replace('\u{a0}', " ")).collect();
+        assert_eq!(looks.len(), count, "{looks:?}");
     }
 
     #[test]

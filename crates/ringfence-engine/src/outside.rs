@@ -113,6 +113,7 @@ pub(crate) fn session(
     job: &Job<'_>,
     policy: &Policy,
     credentials: Vec<Credential>,
+    addresses: &[(&str, &str)],
 ) -> Result<Option<Session>, OutsideError> {
     let Outside { connect_to, roots, prices, ask, learn, state, spent, .. } = &job.outside;
     let closed = policy.network.mode == NetworkMode::Open || policy.reaches_nothing();
@@ -130,9 +131,19 @@ pub(crate) fn session(
         resolver: None,
         daemon: Some(DaemonAddress::of(state)),
     };
-    let session = Session::new(setup)?;
+    let session = Session::new(setup)?.with_model_at(addresses.iter().copied())?;
     session.meter().count_earlier(*spent);
     Ok(Some(session))
+}
+
+/// The addresses at which the user has put the model, each with the name of the setting: agent CLIs read variables, too.
+pub(crate) fn model_addresses<'a>(
+    base_url: Option<&'a str>,
+    env: &'a BTreeMap<String, String>,
+) -> Vec<(&'a str, &'a str)> {
+    let variables = env.iter().filter(|(name, value)| name.ends_with("BASE_URL") && !value.is_empty());
+    let variables = variables.map(|(name, value)| (name.as_str(), value.as_str()));
+    base_url.map(|url| ("--base-url", url)).into_iter().chain(variables).collect()
 }
 
 /// Gives a run what it has to find: a door, variables, and files in its home and elsewhere.

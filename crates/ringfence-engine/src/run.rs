@@ -19,8 +19,9 @@ use ringfence_core::policy::{
     BadHostRule, Credentials, GitAccess, NetworkMode, Policy, Reach, WorkspaceAccess,
 };
 use ringfence_core::record::{RECORD_SCHEMA, Record};
+use ringfence_core::text::PlainText;
 use ringfence_core::units::{MemorySize, Seconds};
-use ringfence_egress::{Broker, Meter, Session};
+use ringfence_egress::{Broker, Meter, Session, SessionError};
 use ringfence_store::runs::{Appended, LogLine, OpenRun, Progress, Runs, RunsError};
 use ringfence_workspace::{Directory, DirectoryError};
 
@@ -189,6 +190,7 @@ impl RunError {
     /// As the failure of a task.
     pub fn failure(&self) -> Failure {
         let class = match self {
+            RunError::Outside(OutsideError::Session(SessionError::Uncounted(_))) => FailureClass::Refused,
             // The next try may find more space.
             RunError::Store(_) | RunError::Outside(OutsideError::Session(_)) => FailureClass::Unknown,
             RunError::Outside(OutsideError::Provider(_)) => FailureClass::AuthRequired,
@@ -204,6 +206,10 @@ impl RunError {
             RunError::Store(_) => {
                 Some("free some space or check the permissions of the state directory".into())
             }
+            RunError::Outside(OutsideError::Session(SessionError::Uncounted(_))) => Some(
+                "give the model's server an address that is no port of `network.local`, or set no budget"
+                    .into(),
+            ),
             RunError::Outside(_) => {
                 Some("log in again, or choose other credentials (`credentials` of the policy)".into())
             }
@@ -429,7 +435,8 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
         files: files.collect(),
     };
     let mut plan = resolve(request, &backend.capabilities())?;
-    let session = outside::session(job, &plan.request.policy, credentials)?;
+    let addresses = outside::model_addresses(base_url, &plan.request.env);
+    let session = outside::session(job, &plan.request.policy, credentials, &addresses)?;
     if let Some(session) = &session {
         outside::furnish(&mut plan.request, session, &job.given_env);
     }
@@ -630,7 +637,7 @@ struct End {
     leftovers: u32,
     survivors: u32,
     /// What the broker saw of its usage, model by model.
-    metered: BTreeMap<String, Usage>,
+    metered: BTreeMap<PlainText, Usage>,
 }
 
 impl End {
@@ -703,7 +710,8 @@ fn openbroker(mut doors: Vec<(u16, Door)>, session: Session, audit: &Path) -> Re
 fn over_budget(meter: &Meter) -> Failure {
     let Usage { input_tokens, output_tokens, cost_usd, .. } = meter.total_of_task();
     let cost = cost_usd.map(|cost| format!(", ${cost:.4}")).unwrap_or_default();
-    let message = format!("the budget was passed: {} tokens{cost}", input_tokens + output_tokens);
+    let message =
+        format!("the budget was passed: {} tokens{cost}", input_tokens.saturating_add(output_tokens));
     Failure::new(FailureClass::BudgetExceeded, message)
         .with_remedy("raise `limits.tokens` or `limits.cost_usd` of the policy if that is meant")
 }

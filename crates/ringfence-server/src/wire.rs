@@ -469,7 +469,7 @@ impl From<event::RunResult> for RunResult {
             session: result.session.map(|session| session.to_string()),
             usage: result.usage.into(),
             session_usage: result.session_usage.map(Into::into),
-            metered: result.metered.into_iter().map(|(model, usage)| (model, usage.into())).collect(),
+            metered: result.metered.into_iter().map(|(model, usage)| (model.into(), usage.into())).collect(),
             duration_ms: result.duration_ms,
             leftover_processes: result.leftover_processes,
             surviving_processes: result.surviving_processes,

@@ -586,3 +586,27 @@ fn a_task_keeps_its_directory_until_a_retry_names_another() {
         assert_eq!(store.task(&id).unwrap().workspace, Some(other), "what is refused changes nothing");
     });
 }
+
+#[test]
+fn sums_hold_whatever_numbers_are_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(dir.path()).unwrap();
+    add(&store, task("a1", "a"));
+    add(&store, task("b1", "b"));
+    claim(&store, 9, at(1));
+    let forge = |cost: f64| {
+        let forged = "UPDATE runs SET ended = ?1, status = 'success', input_tokens = ?2, output_tokens = ?2, cached_tokens = ?2,
+            cost_usd = ?3";
+        let file = rusqlite::Connection::open(dir.path().join("ringfence.db")).unwrap();
+        file.execute(forged, (i64::try_from(at(2).ms).unwrap(), i64::MAX, cost)).unwrap();
+    };
+    for (cost, sum) in [(-7.0, None), (f64::INFINITY, None), (0.5, Some(1.0))] {
+        forge(cost);
+        let most =
+            Usage { input_tokens: 1 << 41, output_tokens: 1 << 41, cached_tokens: 1 << 41, cost_usd: sum };
+        let spans = store.spans(1_000_000, 2, at(3)).unwrap();
+        assert_eq!(spans.iter().fold(Usage::default(), |all, span| all.plus(span.usage)), most);
+        let agents = store.agents().unwrap();
+        assert_eq!(agents.iter().fold(Usage::default(), |all, row| all.plus(row.usage)), most);
+    }
+}

@@ -128,7 +128,11 @@ pub(crate) fn spent(usage: &Usage) -> String {
     }
     let cost =
         usage.cost_usd.filter(|cost| *cost > 0.0).map(|cost| format!(", ${cost:.4}")).unwrap_or_default();
-    format!(" · {} tokens in, {} out{cost}", usage.input_tokens + usage.cached_tokens, usage.output_tokens)
+    format!(
+        " · {} tokens in, {} out{cost}",
+        usage.input_tokens.saturating_add(usage.cached_tokens),
+        usage.output_tokens
+    )
 }
 
 /// Tells programs: one event a line.

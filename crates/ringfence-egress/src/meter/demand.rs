@@ -1,9 +1,10 @@
 //! The most that a request to a model can use, read off its body; and the body that goes on, so that its answer tells its usage.
 
+use ringfence_core::json::JsonError;
 use serde_json::{Map, Value, json};
 
 use super::document::{fold_case, parse_object};
-use super::fields::{Field, ToolKind, field, is_whole, tool_kind};
+use super::fields::{Field, ToolKind, field, is_known_member, is_whole, tool_kind};
 use super::{Api, Used};
 
 /// A longer body is refused to a run with a budget. The providers accept no more either.
@@ -58,6 +59,8 @@ pub(crate) enum DemandError {
     TooLong,
     #[error("the run has a budget, and the body of this request is no JSON object with distinct names")]
     NotJson,
+    #[error("the run has a budget, and the body of this request has too many JSON values")]
+    TooManyValues,
     #[error("the run has a budget, and this request names no model")]
     NoModel,
     #[error("the run has a budget, and the field `{0}` of this request is not known to be counted")]
@@ -70,9 +73,18 @@ pub(crate) enum DemandError {
     UnknownTool(String),
 }
 
+impl From<JsonError> for DemandError {
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::Malformed => DemandError::NotJson,
+            JsonError::TooManyValues => DemandError::TooManyValues,
+        }
+    }
+}
+
 /// Reads the body of a request, and returns the most that it can use and the body to send in its place, if that is another.
 pub(crate) fn demand(api: Api, body: &[u8]) -> Result<(Demand, Option<Vec<u8>>), DemandError> {
-    let mut request = parse_object(body).ok_or(DemandError::NotJson)?;
+    let mut request = parse_object(body)?;
     let mut bound = Bound::new(api);
     for (name, value) in &request {
         bound.add_field(name, value)?;
@@ -108,6 +120,8 @@ impl Bound {
             Field::Content => self.add_content(value)?,
             Field::Tools => self.add_tools(value)?,
             Field::MaxOutput => match value.as_u64() {
+                // Some providers read it as no bound.
+                Some(0) => self.max_output = self.max_output.max(Some(MAX_OUTPUT_TOKENS)),
                 Some(tokens) => self.max_output = self.max_output.max(Some(tokens)),
                 None => return wrong,
             },
@@ -124,10 +138,10 @@ impl Bound {
                 None => return wrong,
             },
             Field::Unbounded => self.unbounded = true,
-            Field::ContextEdits => self.unbounded |= !only_clears(value),
+            Field::ContextEdits if only_clears(value) => {}
             Field::OneOf(texts) if is_one_of(value, texts) => {}
             Field::Absent if is_absent(value) => {}
-            Field::OneOf(_) | Field::Absent => return wrong,
+            Field::ContextEdits | Field::OneOf(_) | Field::Absent => return wrong,
         }
         Ok(())
     }
@@ -149,13 +163,14 @@ impl Bound {
             Some(_) => Some(""),
         };
         let whole = match kind {
-            // A message; whether the audio of an earlier answer belongs to it is said by another name.
-            None => item.contains_key("role") && !item.contains_key("audio"),
+            // A message.
+            None => item.contains_key("role"),
             // The provider keeps what was reasoned, unless the client brings it along.
             Some("reasoning") => item.get("encrypted_content").is_some_and(Value::is_string),
             Some(kind) => is_whole(self.api, kind),
         };
-        self.unbounded |= !whole;
+        // Another member, like the audio of an earlier answer, could refer to what is elsewhere.
+        self.unbounded |= !whole || !item.keys().all(|name| is_known_member(name));
         let inner = ["content", "output"].into_iter().filter_map(|name| item.get(name));
         inner.into_iter().try_for_each(|content| self.add_content(content))?;
         item.get("tools").map_or(Ok(()), |tools| self.add_tools(tools))
@@ -326,6 +341,11 @@ mod tests {
             (Api::Chat, "service_tier", json!("priority")),
             (Api::Chat, "modalities", json!(["text", "audio"])),
             (Api::Chat, "tools", json!({"type": "function"})),
+            // The usage of a compaction is told apart from that of the answer.
+            (Api::Messages, "context_management", json!({"edits": [{"type": "compact_20260112"}]})),
+            (Api::Messages, "context_management", json!({"edits": [], "other": 1})),
+            (Api::Responses, "context_management", json!([{"type": "compaction"}])),
+            (Api::Responses, "context_management", json!({"edits": [{"type": "clear_x"}]})),
         ] {
             let request = json!({"model": "m", name: value});
             assert_eq!(read(api, &request), Err(DemandError::Value(name)), "{request}");
@@ -391,6 +411,12 @@ mod tests {
         assert_eq!(bound.input_tokens, request.to_string().len() as u64 + REQUEST_OVERHEAD_TOKENS);
         assert_eq!((bound.output_tokens, bound.unbounded), (15, false));
         assert_eq!(read(Api::Chat, &json!({"model": "m"})).unwrap().output_tokens, MAX_OUTPUT_TOKENS);
+        for zero in [
+            json!({"model": "m", "max_tokens": 0}),
+            json!({"model": "m", "max_tokens": 0, "max_completion_tokens": 9}),
+        ] {
+            assert_eq!(read(Api::Chat, &zero).unwrap().output_tokens, MAX_OUTPUT_TOKENS, "{zero}");
+        }
         let both = json!({"model": "m", "max_tokens": 5, "max_completion_tokens": 9});
         assert_eq!(read(Api::Chat, &both).unwrap().output_tokens, 9);
         let thinks = json!({"model": "m", "max_tokens": 5, "thinking": {"budget_tokens": 7}});
@@ -428,12 +454,14 @@ mod tests {
             (Api::Messages, inner(json!({"type": "document", "source": {"type": "url", "url": "x"}}))),
             (Api::Messages, inner(json!({"type": "tool_result", "content": [{"type": "document"}]}))),
             (Api::Messages, json!({"model": "m", "container": "c"})),
-            (
-                Api::Messages,
-                json!({"model": "m", "context_management": {"edits": [{"type": "compact_20260112"}]}}),
-            ),
             (Api::Chat, inner(json!({"type": "image_url", "image_url": {"url": "x"}}))),
             (Api::Chat, json!({"model": "m", "messages": [{"role": "assistant", "audio": {"id": "a"}}]})),
+            (
+                Api::Chat,
+                json!({"model": "m", "messages": [{"role": "user", "content": "x", "file_id": "f"}]}),
+            ),
+            (Api::Messages, inner(json!({"type": "text", "text": "x", "file": {"file_id": "f"}}))),
+            (Api::Responses, json!({"model": "m", "input": [{"role": "user", "content": "x", "new": "n"}]})),
             (Api::Chat, json!({"model": "m", "web_search_options": {}})),
             (Api::Chat, json!({"model": "vendor/m:online"})),
             (Api::Chat, json!({"model": "gpt-4o-search-preview"})),

@@ -22,7 +22,7 @@ pub(super) enum Field {
     Choices,
     /// Brings in what is not in the request: nothing bounds what the model reads.
     Unbounded,
-    /// What is taken out of the context before the model reads it, or put into it.
+    /// Nothing but edits that take something out of the context before the model reads it: others have the model answer twice.
     ContextEdits,
     /// Nothing but one of these texts, or a list of them: others have another price.
     OneOf(&'static [&'static str]),
@@ -73,7 +73,7 @@ const MESSAGES: &[(&str, Field)] = &[
 const RESPONSES: &[(&str, Field)] = &[
     ("background", Field::Absent),
     ("client_metadata", Field::Harmless),
-    ("context_management", Field::ContextEdits),
+    ("context_management", Field::Absent),
     ("conversation", Field::Unbounded),
     ("include", Field::Harmless),
     ("input", Field::Content),
@@ -215,6 +215,51 @@ pub(super) fn is_whole(api: Api, name: &str) -> bool {
         Api::Chat => &["text", "refusal"],
     };
     known.contains(&name)
+}
+
+/// Members of messages, items and blocks that are known to bring in nothing that is not in the request.
+pub(super) fn is_known_member(name: &str) -> bool {
+    const KNOWN: [&str; 38] = [
+        "action",
+        "annotations",
+        "arguments",
+        "cache_control",
+        "call_id",
+        "caller",
+        "citations",
+        "content",
+        "data",
+        "encrypted_content",
+        "function_call",
+        "id",
+        "input",
+        "is_error",
+        "logprobs",
+        "max_output_length",
+        "name",
+        "namespace",
+        "operation",
+        "output",
+        "phase",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "refusal",
+        "role",
+        "signature",
+        "source",
+        "status",
+        "summary",
+        "text",
+        "thinking",
+        "tool_call_id",
+        "tool_calls",
+        "tool_use_id",
+        "tools",
+        "type",
+        "internal_chat_message_metadata_passthrough",
+    ];
+    KNOWN.contains(&name)
 }
 
 #[cfg(test)]

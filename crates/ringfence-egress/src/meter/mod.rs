@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringfence_core::event::Usage;
+use ringfence_core::text::PlainText;
 use tokio::sync::Notify;
 
 pub(crate) use demand::{Demand, DemandError, MAX_BODY_BYTES, demand};
@@ -73,7 +74,7 @@ struct Open {
 pub struct Meter {
     prices: Prices,
     budget: Budget,
-    used: Mutex<BTreeMap<String, Usage>>,
+    used: Mutex<BTreeMap<PlainText, Usage>>,
     /// What earlier runs of the same task have used.
     earlier: OnceLock<Usage>,
     over: AtomicBool,
@@ -149,7 +150,7 @@ impl Meter {
     }
 
     /// What was used, model by model. A model whose price is not known has tokens alone.
-    pub fn by_model(&self) -> BTreeMap<String, Usage> {
+    pub fn by_model(&self) -> BTreeMap<PlainText, Usage> {
         self.used().clone()
     }
 
@@ -158,7 +159,7 @@ impl Meter {
         self.used().values().fold(Usage::default(), |sum, usage| sum.plus(*usage))
     }
 
-    fn used(&self) -> MutexGuard<'_, BTreeMap<String, Usage>> {
+    fn used(&self) -> MutexGuard<'_, BTreeMap<PlainText, Usage>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +210,12 @@ impl Meter {
                     open.iter().fold(self.total().plus(request.most), |sum, other| sum.plus(other.most));
                 if open.is_empty() || !(alone || self.exceeds(&sum)) {
                     open.push(request);
-                    return Some(Arc::new(Admitted { meter: Arc::clone(self), demand, request }));
+                    return Some(Arc::new(Admitted {
+                        meter: Arc::clone(self),
+                        demand,
+                        request,
+                        owed: AtomicBool::new(false),
+                    }));
                 }
             }
             counted.await;
@@ -243,7 +249,9 @@ impl Meter {
         let usage = self.usage(used);
         {
             let mut all = self.used();
-            let name = if all.len() < MODELS { used.model.clone() } else { "others".to_owned() };
+            // A server may answer with any name.
+            let name = PlainText::from(PlainText::from(&used.model).one_line());
+            let name = if all.len() < MODELS { name } else { "others".into() };
             let of_model = all.entry(name).or_default();
             *of_model = of_model.plus(usage);
         }
@@ -261,10 +269,27 @@ pub(crate) struct Admitted {
     meter: Arc<Meter>,
     demand: Demand,
     request: Open,
+    /// Whether it was sent, and its answer is neither counted nor known to cost nothing.
+    owed: AtomicBool,
+}
+
+impl Admitted {
+    /// From now on it counts at its most, until it is settled: the host may have it.
+    pub(crate) fn sent(&self) {
+        self.owed.store(true, Ordering::Relaxed);
+    }
+
+    /// Its answer is counted, or costs nothing.
+    pub(crate) fn settle(&self) {
+        self.owed.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
+        if *self.owed.get_mut() {
+            self.meter.add(&self.demand.used());
+        }
         let mut open = self.meter.open();
         if let Some(at) = open.iter().position(|one| *one == self.request) {
             open.swap_remove(at);
@@ -341,6 +366,38 @@ mod tests {
         let (told, hears) = std::sync::mpsc::channel();
         third.on_over(move || told.send(()).unwrap());
         assert!(third.is_over() && hears.try_recv().is_ok() && third.admit(demand(1)).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn request_that_was_sent_counts_at_its_most_unless_it_is_settled() {
+        let meter = meter(Budget { tokens: Some(100), cost_usd: None });
+        let tokens = || meter.total().input_tokens;
+        drop(meter.admit(demand(7)).await);
+        assert_eq!(tokens(), 0, "it was never sent");
+        let settled = meter.admit(demand(7)).await.unwrap();
+        settled.sent();
+        settled.settle();
+        drop(settled);
+        assert_eq!(tokens(), 0);
+        meter.admit(demand(7)).await.unwrap().sent();
+        assert_eq!(tokens(), 7);
+        let admitted = meter.admit(demand(20)).await.unwrap();
+        admitted.sent();
+        drop(super::Reading::new(super::Api::Chat, Arc::clone(&meter), true, Some(admitted)));
+        assert_eq!(tokens(), 27, "its answer has begun");
+        meter.admit(demand(1000)).await.unwrap().sent();
+        assert!(meter.is_over() && meter.admit(demand(1)).await.is_none());
+    }
+
+    #[test]
+    fn names_of_models_are_cleaned() {
+        let meter = meter(Budget::default());
+        for model in ["a\u{1b}[2Jb", "ab", "a\u{200b}b"] {
+            meter.add(&Used { model: model.into(), input: 1, ..Used::default() });
+        }
+        meter.add(&Used { model: "a\nb".into(), input: 1, ..Used::default() });
+        let names: Vec<String> = meter.by_model().into_keys().map(Into::into).collect();
+        assert_eq!(names, ["a b", "ab"]);
     }
 
     #[test]

@@ -59,6 +59,13 @@ enum Text {
     LongLine(Scanner),
 }
 
+/// Whatever becomes of the answer, it counts.
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 impl Reading {
     pub(crate) fn new(api: Api, meter: Arc<Meter>, streams: bool, admitted: Option<Arc<Admitted>>) -> Self {
         let text = if streams { Text::Line(Vec::new()) } else { Text::Whole(Scanner::default()) };
@@ -119,7 +126,11 @@ impl Reading {
             Text::LongLine(scanner) => self.document(&scanner.finish()),
             Text::Line(line) => self.line(&line),
         }
-        let Some(admitted) = self.admitted.take().filter(|_| !self.complete) else { return };
+        let Some(admitted) = self.admitted.take() else { return };
+        admitted.settle();
+        if self.complete {
+            return;
+        }
         let most = admitted.demand.used();
         let told = self.used.input.saturating_add(self.used.cache_read).saturating_add(self.used.cache_write);
         // An answer that has told what it read, and broke off, has told that much.

@@ -405,13 +405,11 @@ fn end_run(
     };
     let status = status.map(|status| json_word(&status)).transpose()?;
     let class = class.map(|class| class.to_string());
-    let metered =
-        result.map(|result| result.metered.values().fold(Usage::default(), |sum, one| sum.plus(*one)));
-    let used = match (metered, result) {
-        (Some(metered), _) if metered != Usage::default() => metered,
-        (_, Some(result)) => result.usage,
-        (_, None) => Usage::default(),
-    };
+    let used = result.map_or_else(Usage::default, |result| match result.metered_total() {
+        none if none == Usage::default() => result.usage,
+        metered => metered,
+    });
+    let used = used.bounded();
     let mut update = connection.prepare_cached(
         "UPDATE runs SET ended = ?2, status = ?3, class = ?4, input_tokens = ?5, output_tokens = ?6,
              cached_tokens = ?7, cost_usd = ?8 WHERE run = ?1",
@@ -597,10 +595,9 @@ impl Tasks for Sqlite {
                 row.tasks.extend(StateName::parse(&state).map(|state| (state, uint(count))));
                 row.changed_ms = row.changed_ms.max(uint(changed));
             }
-            let mut query = connection.prepare_cached(
-                "SELECT coalesce(t.agent, t.role), sum(r.input_tokens), sum(r.output_tokens), sum(r.cached_tokens),
-                     sum(r.cost_usd) FROM runs r JOIN tasks t ON t.seq = r.task GROUP BY 1",
-            )?;
+            let mut query = connection.prepare_cached(&format!(
+                "SELECT coalesce(t.agent, t.role), {USAGE_SUMS} FROM runs r JOIN tasks t ON t.seq = r.task GROUP BY 1"
+            ))?;
             let used = query.query_map([], |row| {
                 let usage = Usage {
                     input_tokens: uint(row.get(1)?),
@@ -755,10 +752,10 @@ impl Tasks for Sqlite {
             })
             .collect();
         self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT (ended - ?1) / ?2, status, count(*), sum(input_tokens), sum(output_tokens), sum(cached_tokens),
-                     sum(cost_usd) FROM runs WHERE ended >= ?1 AND status IS NOT NULL GROUP BY 1, 2",
-            )?;
+            let mut query = connection.prepare_cached(&format!(
+                "SELECT (ended - ?1) / ?2, status, count(*), {USAGE_SUMS} FROM runs r
+                     WHERE ended >= ?1 AND status IS NOT NULL GROUP BY 1, 2"
+            ))?;
             let rows = query.query_map(params![int(first), int(length)], |row| {
                 let usage = Usage {
                     input_tokens: uint(row.get(3)?),
@@ -830,6 +827,11 @@ impl Tasks for Sqlite {
     }
 }
 
+/// The sums of what runs have used. A sum of integers fails when it overflows, and rows may hold what an agent CLI has forged: each
+/// number is bounded as [`Usage::bounded`] does.
+const USAGE_SUMS: &str = "sum(min(r.input_tokens, 1 << 40)), sum(min(r.output_tokens, 1 << 40)),
+    sum(min(r.cached_tokens, 1 << 40)), sum(CASE WHEN r.cost_usd BETWEEN 0 AND 1e9 THEN r.cost_usd END)";
+
 /// How many tasks are forgotten in one go.
 const FORGOTTEN_AT_ONCE: usize = 500;
 
@@ -867,7 +869,8 @@ pub(super) fn attempts_of(connection: &Connection, seq: i64) -> Done<Vec<Attempt
                 output_tokens: uint(row.get(8)?),
                 cached_tokens: uint(row.get(9)?),
                 cost_usd: row.get(10)?,
-            },
+            }
+            .bounded(),
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)

@@ -159,7 +159,7 @@ impl Tail {
                 break;
             }
             self.place += line.len() as u64;
-            if let Ok(line) = serde_json::from_slice::<LogLine>(&line)
+            if let Some(line) = log_line(&line)
                 && !tell(line)
             {
                 return Ok(false);
@@ -168,6 +168,11 @@ impl Tail {
         }
         Ok(true)
     }
+}
+
+/// A line of a log. One with too many values, which an agent CLI may have printed, is left out.
+fn log_line(line: &[u8]) -> Option<LogLine> {
+    serde_json::from_value(ringfence_core::json::parse(line).ok()?).ok()
 }
 
 /// What runs have used, summed.
@@ -185,18 +190,18 @@ pub(super) fn usage(installation: &Installation, by: UsedBy) -> Answer<Vec<Used>
             continue;
         };
         // What was seen on the wire is worth more than what a CLI tells.
-        let told = BTreeMap::from([(record.cli.clone(), result.usage)]);
+        let told = BTreeMap::from([(record.cli.as_str().into(), result.usage)]);
         let used = if result.metered.is_empty() { told } else { result.metered.clone() };
         for (model, usage) in used.into_iter().filter(|(_, usage)| *usage != Usage::default()) {
             let key = match by {
                 UsedBy::Agent => record.agent.clone(),
-                UsedBy::Model => model,
+                UsedBy::Model => model.into(),
                 UsedBy::Run => id.to_string(),
                 UsedBy::Task => tasks.get(&id).map_or_else(|| "none".to_owned(), ToString::to_string),
                 UsedBy::Day => record.started_at.chars().take(10).collect(),
             };
             let sum = sums.entry(key).or_default();
-            *sum = sum.plus(usage);
+            *sum = sum.plus(usage.bounded());
         }
     }
     Ok(sums.into_iter().map(|(key, usage)| Used { key, usage }).collect())

@@ -15,13 +15,23 @@ use ringfence_core::mode::Mode;
 use ringfence_core::task::{Incident, State};
 use ringfence_engine::Cancel;
 use ringfence_engine::queue::{RunLocks, finish, incident_of, keep_alive};
-use ringfence_store::{Rules, Store, StoreError, Task};
+use ringfence_store::runs::Progress;
+use ringfence_store::{Attempt, Rules, Store, StoreError, Task};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::{Options, Wish};
 use crate::installation::{Installation, rules};
 use crate::{gate, report};
+
+/// What attempts have used, as the broker has metered it. What the agent CLI tells does not count: any process of a run can print
+/// it. Of a run that is removed, its row is left.
+fn metered(attempts: &[Attempt], result_of: impl Fn(&RunId) -> Option<RunResult>) -> Usage {
+    let of = |attempt: &Attempt| {
+        result_of(&attempt.run).map_or(attempt.usage, |result| result.metered_total()).bounded()
+    };
+    attempts.iter().fold(Usage::default(), |sum, attempt| sum.plus(of(attempt)))
+}
 
 /// The hidden argument that makes the binary a runner.
 pub(crate) const ARGUMENT: &str = "__task";
@@ -103,8 +113,7 @@ impl Runner<'_> {
                 return Ok(None);
             }
             // The attempts at a task share its budget.
-            let attempts = self.store.attempts(&self.task)?;
-            let spent = attempts.iter().fold(Usage::default(), |sum, attempt| sum.plus(attempt.usage));
+            let spent = self.spent()?;
             asked.attempt(work, self.run.clone(), spent, cancel).map(Some)
         });
         match done {
@@ -115,6 +124,16 @@ impl Runner<'_> {
             Err(_) if self.installation.settings().is_err() => (Incident::HandedBack { fence }, None),
             Err(error) => (Incident::Failed { fence, failure: unstarted(&error) }, None),
         }
+    }
+
+    /// What earlier attempts have used.
+    fn spent(&self) -> anyhow::Result<Usage> {
+        let runs = self.installation.runs();
+        let result_of = |run: &RunId| match runs.progress(run) {
+            Ok(Progress::Ended(result)) => Some(*result),
+            _ => None,
+        };
+        Ok(metered(&self.store.attempts(&self.task)?, result_of))
     }
 
     /// Writes the end down. A disk that is full now may not be later; whoever is told to end leaves it to others.
@@ -175,4 +194,54 @@ fn cancel_on_signals(cancel: Cancel) -> anyhow::Result<Receiver<()>> {
         }
     })?;
     Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ringfence_core::event::{RunResult, RunStatus, Usage};
+    use ringfence_store::Attempt;
+
+    use super::metered;
+
+    #[test]
+    fn only_what_was_metered_counts_against_the_budget_of_later_attempts() {
+        let forged = Usage { input_tokens: u64::MAX, cost_usd: Some(-1e300), ..Usage::default() };
+        let seen = Usage { input_tokens: 5, cost_usd: Some(2.0), ..Usage::default() };
+        let run: ringfence_core::ids::RunId = "RUN".parse().unwrap();
+        let attempt = Attempt {
+            run: run.clone(),
+            task: "t1".parse().unwrap(),
+            fence: 1,
+            owner: String::new(),
+            started_ms: 0,
+            ended_ms: None,
+            status: None,
+            class: None,
+            usage: forged,
+        };
+        let result = |metered: BTreeMap<_, Usage>| RunResult {
+            run: run.clone(),
+            status: RunStatus::Failed,
+            exit_code: 1,
+            text: "".into(),
+            attachments: Vec::new(),
+            session: None,
+            usage: forged,
+            session_usage: None,
+            metered,
+            duration_ms: 0,
+            leftover_processes: 0,
+            surviving_processes: 0,
+            git_refs: Vec::new(),
+            executed_later: Vec::new(),
+            failure: None,
+        };
+        let attempts = [attempt.clone(), attempt];
+        let twice = Usage { input_tokens: 10, cost_usd: Some(4.0), ..Usage::default() };
+        assert_eq!(metered(&attempts, |_| Some(result([("m".into(), seen)].into()))), twice);
+        assert_eq!(metered(&attempts, |_| Some(result(BTreeMap::new()))), Usage::default());
+        assert_eq!(metered(&attempts, |_| None).cost_usd, None);
+    }
 }
