@@ -281,7 +281,7 @@ fn a_program_without_a_terminal_is_told_of_files_that_are_executed_later() {
         "for i in $(seq 60); do mkdir -p a/$i; echo '{ \"x\": 1 }' > a/$i/package.json; done; git init -q z",
     )
     .expect_code(0);
-    let told: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("programs execute")).collect();
+    let told: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("look before")).collect();
     assert_eq!(told.len(), 1, "{}", ran.stderr);
     assert!(told[0].contains("programs execute: z/.git (git executes"), "{}", told[0]);
     let quiet = exec(&place, "echo 1 > plain").expect_code(0);
@@ -412,4 +412,108 @@ fn a_directory_that_was_handed_to_another_run_keeps_its_covers() {
     keeper.kill().unwrap();
     keeper.wait().unwrap();
     assert_eq!(read, "<>", "the file is hidden in the directory of the other run too");
+}
+
+#[test]
+fn directories_that_a_run_moves_do_not_hide_what_is_executed_in_them() {
+    let place = Place::new();
+    exec(&place, "mkdir -p pkg/vsc src; echo '{\"tasks\": []}' > pkg/vsc/tasks.json").expect_code(0);
+    fs::write(place.work().join("src/package.json"), "{\"scripts\": {}}").unwrap();
+    crate::git::repository(&place.work().join("testdata/repo"));
+    for (moved, to, found) in
+        [("pkg/vsc", "pkg/.vscode", "pkg/.vscode/tasks.json"), ("testdata/repo", "lib", "lib/.git")]
+    {
+        exec(&place, &format!("mv {moved} {to}")).expect_code(0);
+        crate::git::assert_reported(&place, found);
+    }
+    // Work beside such files is not reported.
+    let quiet = exec(&place, "echo 1 > src/a; echo 1 > b; mv src/a src/c; mkdir src/d").expect_code(0);
+    assert_eq!(quiet.stderr, "");
+}
+
+#[test]
+fn what_a_policy_lets_a_run_write_is_searched_too() {
+    let place = Place::new();
+    crate::git::repository(&place.work());
+    let more = place.home().join("more");
+    fs::create_dir(&more).unwrap();
+    let more = more.canonicalize().unwrap();
+    let policy = serde_json::json!({"extends": "standard", "files": {"git": "direct", "write": [more]}});
+    let file = place.home().join("policy.json");
+    fs::write(&file, policy.to_string()).unwrap();
+    let script = format!(
+        "echo evil > .git/hooks/pre-commit; git config a.b c; echo evil > {more}/.envrc; git init -q {more}",
+        more = more.display()
+    );
+    let policy = file.to_str().unwrap();
+    place.run(&["exec", "--mode", "native", "--policy", policy, "--", "sh", "-c", &script]).expect_code(0);
+    let (envrc, git) = (more.join(".envrc"), more.join(".git"));
+    for path in [".git/hooks/pre-commit", ".git/config", envrc.to_str().unwrap(), git.to_str().unwrap()] {
+        crate::git::assert_reported(&place, path);
+    }
+    // A person reads the same.
+    let shown = place.run(&["runs", "show", "last"]).expect_code(0).stdout;
+    assert!(shown.contains(".git/hooks/pre-commit (git executes"), "{shown}");
+}
+
+#[test]
+fn a_bare_repository_as_the_workspace_keeps_its_hooks_and_configuration() {
+    let place = Place::new();
+    assert!(crate::git::git(&place.work(), &["init", "-q", "--bare"]).0);
+    let config = place.read("config");
+    let script = "echo evil > hooks/post-update; echo evil > config; mv hooks x; mv config y; echo evil > config.worktree; \
+                  echo 1 > plain";
+    exec(&place, script);
+    assert_eq!(place.read("config"), config);
+    assert_eq!(place.read("plain"), "1\n");
+    for made in ["hooks/post-update", "x", "y", "config.worktree"] {
+        assert!(!place.work().join(made).exists(), "{made}");
+    }
+    assert!(crate::git::git(&place.work(), &["rev-parse", "--is-bare-repository"]).0);
+}
+
+#[test]
+fn a_directory_that_was_made_a_repository_is_reported_by_the_run_that_cannot_write_it() {
+    let place = Place::new();
+    exec(&place, "mkdir -p src/objects src/refs; echo 'ref: refs/heads/x' > src/HEAD").expect_code(0);
+    exec(&place, "echo 1 > src/a").expect_code(2);
+    let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+    assert!(notices.contains("remove `HEAD` in it if it is none): src"), "{notices}");
+}
+
+#[test]
+fn what_a_lost_run_made_is_reported_by_the_next() {
+    let place = Place::new();
+    let script = "mkdir sub; echo evil > sub/.envrc; echo > made; sleep 1000";
+    let mut run = place
+        .command(&["exec", "--mode", "native", "--", "sh", "-c", script])
+        .stdin(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    crate::support::wait_for("what the run makes", || place.work().join("made").exists().then_some(()));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    crate::support::wait_for("a notice of the lost run", || {
+        let ran = place.run(&["exec", "--mode", "native", "--", "true"]).expect_code(0);
+        let told = ran.stderr.contains("which was lost:") && ran.stderr.contains("sub/.envrc");
+        told.then_some(())
+    });
+    let quiet = place.run(&["exec", "--mode", "native", "--", "true"]).expect_code(0);
+    assert_eq!(quiet.stderr, "");
+}
+
+/// Ten trees of ten trees, and so on: a few objects that are millions of files.
+#[test]
+fn trees_without_end_in_a_commit_exhaust_no_host_and_are_reported() {
+    let place = Place::new();
+    crate::git::repository(&place.work());
+    let script = "id=$(echo x | git hash-object -w --stdin); kind='100644 blob'
+        for level in 1 2 3 4 5 6 7; do
+            id=$(for n in 0 1 2 3 4 5 6 7 8 9; do printf '%s %s\\t%s\\n' \"$kind\" $id $n; done | git mktree)
+            kind='040000 tree'
+        done
+        git update-ref refs/heads/bomb $(git -c user.name=a -c user.email=a@b commit-tree -m bomb $id)";
+    let ran = exec(&place, script).expect_code(0);
+    let told = ran.stderr.lines().find(|line| line.contains("refs/heads/bomb were not all searched"));
+    assert!(told.is_some_and(|line| !line.contains("too many files")), "{}", ran.stderr);
 }

@@ -3,15 +3,21 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringfence_core::event::ExecutedLater;
+use ringfence_core::policy::{Files, GitAccess, Reach, WorkspaceAccess};
+use ringfence_core::record::Record;
 use ringfence_core::text::escaped;
+use ringfence_store::runs::Runs;
 use ringfence_workspace::Directory;
-use ringfence_workspace::executed::{ExecutedBy, MAX_REPORTED, Report, search};
+use ringfence_workspace::executed::{ExecutedBy, Locations, MAX_REPORTED, Search, search};
 
-/// How long the search may take.
+/// How long the search may take, and noting where everything is before the run.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most runs, the latest, among which lost ones are looked for.
+const MAX_LOST: usize = 32;
 /// Most files that a notice names.
 const MAX_NAMED: usize = 5;
 
@@ -49,35 +55,128 @@ fn shown(path: &Path) -> String {
     text
 }
 
-/// Searches a workspace for what changed since `marker` was written. The notice says what was not searched.
-#[expect(clippy::disallowed_methods, reason = "the marker is in the state directory, which no run sees")]
-pub(crate) fn later(workspace: &Path, marker: &Path) -> (Vec<ExecutedFile>, Option<String>) {
-    let since = std::fs::symlink_metadata(marker).map(|data| (data.ctime(), data.ctime_nsec()));
-    let Ok(since) = since else { return (Vec::new(), None) };
-    let searched = Directory::open(workspace)
-        .map_err(std::io::Error::other)
-        .and_then(|tree| search(&tree, since, Instant::now() + SEARCH_TIMEOUT));
-    let Report { files, more, complete } = match searched {
-        Ok(report) => report,
-        Err(error) => {
-            let notice =
-                format!("the workspace was not searched for files that programs execute later: {error}");
-            return (Vec::new(), Some(notice));
+/// A directory that a run could write, behind a boundary.
+#[derive(Debug)]
+struct Tree {
+    root: PathBuf,
+    /// What its paths are shown below: nothing for the workspace.
+    prefix: PathBuf,
+    /// Whether the run could write `.git` in it.
+    root_git: bool,
+    locations: Locations,
+}
+
+/// The directories that a run could write.
+#[derive(Debug)]
+pub(crate) struct Trees(Vec<Tree>);
+
+impl Trees {
+    #[expect(clippy::disallowed_methods, reason = "the paths of the policy are the user's")]
+    fn new(files: &Files, workspace: &Path, layer: bool) -> Self {
+        if files.reach != Reach::Workspace {
+            return Self(Vec::new());
         }
-    };
-    let notice = match (complete, more) {
-        (true, 0) => None,
-        (true, more) => Some(format!("{more} more files that programs execute later are not listed")),
-        (false, _) => {
-            Some("not all of the workspace was searched for files that programs execute later".to_owned())
+        let writes = files.workspace == WorkspaceAccess::ReadWrite && !layer;
+        let tree = |root: PathBuf, prefix: PathBuf, root_git| Tree {
+            root,
+            prefix,
+            root_git,
+            locations: Locations::default(),
+        };
+        let direct = files.git == GitAccess::Direct;
+        let workspace = writes.then(|| tree(workspace.to_owned(), PathBuf::new(), direct));
+        let more = files.write.iter().filter_map(|path| std::fs::canonicalize(path).ok());
+        let more = more.filter(|path| path.is_dir());
+        let more = more.filter(|path| workspace.as_ref().is_none_or(|tree| !path.starts_with(&tree.root)));
+        let more: Vec<Tree> = more.map(|path| tree(path.clone(), path, true)).collect();
+        Self(workspace.into_iter().chain(more).collect())
+    }
+
+    /// Notes where everything is in what a run can write, beside other work.
+    pub(crate) fn note(files: &Files, workspace: &Path, layer: bool) -> Noting {
+        let mut trees = Self::new(files, workspace, layer);
+        Noting(std::thread::spawn(move || {
+            let deadline = Instant::now() + SEARCH_TIMEOUT;
+            for tree in &mut trees.0 {
+                let noted = Directory::open(&tree.root).map_err(std::io::Error::other);
+                let noted = noted.and_then(|directory| Locations::note(&directory, deadline));
+                // Without it more is reported.
+                tree.locations = noted.unwrap_or_default();
+            }
+            trees
+        }))
+    }
+
+    /// Searches for what changed since `marker` was written. The notices say what was not searched.
+    #[expect(clippy::disallowed_methods, reason = "the marker is in the state directory, which no run sees")]
+    pub(crate) fn search(&self, marker: &Path) -> (Vec<ExecutedFile>, Vec<String>) {
+        let (mut files, mut notices) = (Vec::new(), Vec::new());
+        let since = std::fs::symlink_metadata(marker).map(|data| (data.ctime(), data.ctime_nsec()));
+        let Ok(since) = since else { return (files, notices) };
+        let deadline = Instant::now() + SEARCH_TIMEOUT;
+        for tree in &self.0 {
+            let name = match tree.prefix.as_os_str().is_empty() {
+                true => "the workspace".to_owned(),
+                false => tree.prefix.display().to_string(),
+            };
+            let look_for = Search { since, locations: &tree.locations, root_git: tree.root_git, deadline };
+            let searched = Directory::open(&tree.root).map_err(std::io::Error::other);
+            let report = match searched.and_then(|directory| search(&directory, look_for)) {
+                Ok(report) => report,
+                Err(error) => {
+                    notices.push(format!(
+                        "{name} was not searched for files that programs execute later: {error}"
+                    ));
+                    continue;
+                }
+            };
+            match (report.complete, report.more) {
+                (true, 0) => {}
+                (true, more) => {
+                    notices.push(format!("{more} more files that programs execute later are not listed"));
+                }
+                (false, _) => notices
+                    .push(format!("not all of {name} was searched for files that programs execute later")),
+            }
+            let found = report.files.into_iter().map(|file| ExecutedFile {
+                by: file.by,
+                path: tree.prefix.join(file.path),
+                git_ref: None,
+            });
+            files.extend(found);
         }
-    };
-    let of = |file: ringfence_workspace::executed::Executed| ExecutedFile {
-        by: file.by,
-        path: file.path,
-        git_ref: None,
-    };
-    (files.into_iter().map(of).collect(), notice)
+        files.sort_by_key(|file| file.by);
+        (files, notices)
+    }
+}
+
+/// [`Trees`] that are being noted.
+#[derive(Debug)]
+pub(crate) struct Noting(JoinHandle<Trees>);
+
+impl Noting {
+    /// Waits until it is done.
+    pub(crate) fn wait(self) -> Trees {
+        self.0.join().unwrap_or(Trees(Vec::new()))
+    }
+}
+
+/// Searches what runs could write that were lost before they could: killed, or ended by a power failure. Each is searched once.
+pub(crate) fn search_lost(runs: &Runs) -> Vec<String> {
+    let mut notices = Vec::new();
+    for run in runs.lost(MAX_LOST) {
+        let Ok(record) = runs.record(&run) else { continue };
+        let Record { effective, workspace, layer, .. } = record;
+        let trees = Trees::new(&effective.files, workspace.host().as_path(), layer);
+        let (files, unsearched) = trees.search(&runs.record_file(&run));
+        let told = notice(&merge(files, Vec::new())).into_iter().chain(unsearched);
+        notices.extend(told.map(|message| {
+            format!("run {run} in {workspace}, which was lost: {message}", workspace = workspace.host())
+        }));
+        // One that cannot be marked is reported again.
+        let _ = runs.mark_searched(&run);
+    }
+    notices
 }
 
 /// Puts both lists together, the most dangerous first. A file that is in both is listed once, with its ref.

@@ -29,6 +29,7 @@ use crate::attachments::{self, Places, Unreadable};
 use crate::cancel::Cancel;
 use crate::causes::causes;
 use crate::environment::environment;
+use crate::executed::Trees;
 use crate::git::ImportedRefs;
 use crate::growth::Growth;
 use crate::layer::{Layer, LayerError};
@@ -146,6 +147,8 @@ pub trait Observer {
     fn event(&mut self, event: &Event) -> io::Result<()>;
     /// The run printed something, as it is.
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+    /// A user should know something even where notices are not shown; the event of the same words comes too.
+    fn warning(&mut self, _: &str) {}
     /// The program runs.
     fn started(&mut self) -> io::Result<()> {
         Ok(())
@@ -236,8 +239,10 @@ pub fn run(
     let run = job.run.clone().map_or_else(clock::new_run_id, Ok)?;
     let Planned { plan, redactor, mut notices, session } = plan(job, backend, runs, &run)?;
     let mut open = runs.open(&run)?;
+    // Before the import, which writes in git directories.
+    let mut lost = executed::search_lost(runs);
     if plan.request.git.is_some() {
-        notices.extend(git::import_lost(runs, &run, search_path(job), job.workspace.host().as_path()));
+        lost.extend(git::import_lost(runs, &run, search_path(job), job.workspace.host().as_path()));
     }
     if job.layer {
         open.make_layer()?;
@@ -246,9 +251,11 @@ pub fn run(
     let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref());
     let places = places.map_err(RunError::Attachments)?;
     let unreadable = job.work.names_files().then(|| unreadable(job, &places));
+    let noting = Trees::note(&plan.request.policy.files, job.workspace.host().as_path(), job.layer);
     // It is built while the record is being written.
     let staged = backend.stage(&plan);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
+    notices.extend(lost.iter().cloned());
     let record = record(job, backend, &plan, &redactor, &notices);
     open.begin(&record)?;
     if plan.request.env.get("TMPDIR").is_some_and(|tmp| runs.tmp(&run).as_os_str() == tmp.as_str()) {
@@ -263,6 +270,8 @@ pub fn run(
     for event in std::iter::once(begin).chain(notices) {
         told = told.and(watchers.tell(event)?.shown);
     }
+    lost.iter().for_each(|message| watchers.observer.warning(message));
+    let trees = noting.wait();
     let (end, remains) = match told {
         Ok(()) => match start(job, staged, session, &runs.network(&run)) {
             Ok(running) => {
@@ -285,18 +294,18 @@ pub fn run(
         }
     }
     // Before the import, which writes in git directories of the workspace.
-    let (executed_later, unsearched) = match is_searched(job, &plan) {
-        true => executed::later(job.workspace.host().as_path(), &runs.record_file(&run)),
-        false => (Vec::new(), None),
-    };
+    let (executed_later, unsearched) = trees.search(&runs.record_file(&run));
     let imported = match plan.request.git.is_some() && !job.layer {
         true => git::import(runs, &run, search_path(job), job.workspace.host().as_path()),
         false => ImportedRefs::default(),
     };
     let kept = imported.kept_notices();
     let executed_later = executed::merge(executed_later, imported.executed);
-    let told = executed::notice(&executed_later);
-    for message in imported.notices.into_iter().chain(kept).chain(told).chain(unsearched) {
+    if let Some(message) = executed::notice(&executed_later) {
+        let _ = watchers.tell(Event::Notice { message: message.into() });
+    }
+    for message in imported.notices.into_iter().chain(kept).chain(unsearched) {
+        watchers.observer.warning(&message);
         let _ = watchers.tell(Event::Notice { message: message.into() });
     }
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
@@ -319,12 +328,6 @@ pub fn run(
         runs.remove_discarded(0);
     }
     Ok(result)
-}
-
-/// Whether the workspace is searched for what programs execute later: the run could write there, behind a boundary.
-fn is_searched(job: &Job<'_>, plan: &Plan) -> bool {
-    let files = &plan.request.policy.files;
-    files.reach == Reach::Workspace && files.workspace == WorkspaceAccess::ReadWrite && !job.layer
 }
 
 /// Where programs of the host are looked for.

@@ -26,6 +26,8 @@ use crate::atomic::{self, WriteError};
 
 /// So much of the log of a run stays when it is trimmed.
 pub const TRIMMED_LOG_BYTES: u64 = 64 << 10;
+/// The file of a lost run that says that its traces were searched.
+const SEARCHED: &str = "searched";
 
 /// All runs of an installation.
 #[derive(Debug, Clone)]
@@ -275,6 +277,21 @@ impl Runs {
             Err(RunsError::Damaged { source, .. }) if source.is_eof() => Ok(Progress::Lost),
             Err(error) => Err(error),
         }
+    }
+
+    /// Lost runs among the latest `count` whose traces were not searched yet.
+    pub fn lost(&self, count: usize) -> Vec<RunId> {
+        let latest = self.list().unwrap_or_default().into_iter().take(count);
+        let open = latest.filter(|run| {
+            let directory = self.directory(run);
+            !directory.join("result.json").exists() && !directory.join(SEARCHED).exists()
+        });
+        open.filter(|run| matches!(self.progress(run), Ok(Progress::Lost))).collect()
+    }
+
+    /// Notes that the traces of a lost run were searched.
+    pub fn mark_searched(&self, run: &RunId) -> io::Result<()> {
+        File::create(self.directory(run).join(SEARCHED)).map(drop)
     }
 
     /// Takes the bulk of a run that is over: its log, but for the beginning, and the files that its agent named. What it was asked,

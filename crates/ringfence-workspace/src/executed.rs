@@ -1,8 +1,12 @@
 //! Files that a run made or changed and that git, an editor, a shell, a package manager or an agent CLI executes later.
 //!
 //! They are reported, not blocked: most of them are what a run was asked for. A file counts if the kernel changed its status
-//! since the run began, which no program can set back.
+//! since the run began, which no program can set back, or if a directory above it is where it was not before: a directory that
+//! is renamed or moved takes its files along as they are.
 
+use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -13,6 +17,8 @@ use crate::{Bounds, Directory, EntryKind, Metadata, Next, Visit, walk};
 
 /// How much is searched.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 300_000 };
+/// Most hooks of one repository that are looked at, and most submodules.
+const MAX_HOOKS: usize = 256;
 /// Most files that are reported.
 pub const MAX_REPORTED: usize = 50;
 
@@ -66,7 +72,7 @@ pub struct Report {
 }
 
 /// Names that are executed wherever they are.
-const NAMES: [(&str, ExecutedBy); 32] = [
+const NAMES: [(&str, ExecutedBy); 53] = [
     (".envrc", ExecutedBy::Shell),
     (".bashrc", ExecutedBy::Shell),
     (".bash_profile", ExecutedBy::Shell),
@@ -76,33 +82,69 @@ const NAMES: [(&str, ExecutedBy); 32] = [
     (".zshenv", ExecutedBy::Shell),
     (".mise.toml", ExecutedBy::Shell),
     ("mise.toml", ExecutedBy::Shell),
+    (".mise.local.toml", ExecutedBy::Shell),
+    ("mise.local.toml", ExecutedBy::Shell),
+    (".tool-versions", ExecutedBy::Shell),
     (".gitconfig", ExecutedBy::Git),
     (".gitmodules", ExecutedBy::Git),
     (".husky", ExecutedBy::Git),
     (".githooks", ExecutedBy::Git),
     (".pre-commit-config.yaml", ExecutedBy::Git),
     ("lefthook.yml", ExecutedBy::Git),
+    ("lefthook.yaml", ExecutedBy::Git),
+    (".lefthook.yml", ExecutedBy::Git),
+    ("lefthook-local.yml", ExecutedBy::Git),
+    (".lefthook", ExecutedBy::Git),
+    (".lefthook-local", ExecutedBy::Git),
+    (".overcommit.yml", ExecutedBy::Git),
     (".vscode", ExecutedBy::Editor),
     (".idea", ExecutedBy::Editor),
     (".devcontainer", ExecutedBy::Editor),
     (".vimrc", ExecutedBy::Editor),
     (".exrc", ExecutedBy::Editor),
     (".nvim.lua", ExecutedBy::Editor),
+    (".nvimrc", ExecutedBy::Editor),
+    (".lazy.lua", ExecutedBy::Editor),
     (".dir-locals.el", ExecutedBy::Editor),
+    (".dir-locals-2.el", ExecutedBy::Editor),
+    (".zed", ExecutedBy::Editor),
+    (".helix", ExecutedBy::Editor),
     ("package.json", ExecutedBy::PackageManager),
     (".npmrc", ExecutedBy::PackageManager),
     (".yarnrc.yml", ExecutedBy::PackageManager),
     (".pnpmfile.cjs", ExecutedBy::PackageManager),
     (".ripgreprc", ExecutedBy::PackageManager),
+    (".cargo", ExecutedBy::PackageManager),
+    ("rust-toolchain", ExecutedBy::PackageManager),
+    ("rust-toolchain.toml", ExecutedBy::PackageManager),
     (".claude", ExecutedBy::AgentCli),
     (".codex", ExecutedBy::AgentCli),
     (".mcp.json", ExecutedBy::AgentCli),
     ("opencode.json", ExecutedBy::AgentCli),
+    ("opencode.jsonc", ExecutedBy::AgentCli),
+    (".opencode", ExecutedBy::AgentCli),
+    (".cursor", ExecutedBy::AgentCli),
+    (".gemini", ExecutedBy::AgentCli),
     (".ringfence", ExecutedBy::AgentCli),
 ];
-/// Directories whose files and not whose names are executed.
-const CONTENTS: [&str; 9] =
-    [".vscode", ".idea", ".devcontainer", ".husky", ".githooks", ".claude", ".codex", ".ringfence", ".cargo"];
+/// Directories whose files are executed whatever their names are. A link of such a name counts by its own.
+const CONTENTS: [&str; 15] = [
+    ".vscode",
+    ".idea",
+    ".devcontainer",
+    ".zed",
+    ".helix",
+    ".husky",
+    ".githooks",
+    ".lefthook",
+    ".lefthook-local",
+    ".claude",
+    ".codex",
+    ".opencode",
+    ".cursor",
+    ".gemini",
+    ".ringfence",
+];
 
 /// What executes a file of this path, if anything does.
 pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
@@ -115,6 +157,12 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     if ["commondir", "config.worktree", "gitdir"].iter().any(|name| path.ends_with(name)) {
         return Some(ExecutedBy::Git);
     }
+    if path.extension().is_some_and(|end| end == "code-workspace") {
+        return Some(ExecutedBy::Editor);
+    }
+    if path.ends_with(".config/mise.toml") || path.ancestors().any(|above| above.ends_with(".config/mise")) {
+        return Some(ExecutedBy::Shell);
+    }
     let known = |part: &std::ffi::OsStr| NAMES.iter().find(|(name, _)| part == *name).map(|(_, by)| *by);
     let parts: Vec<_> = path.components().map(|part| part.as_os_str()).collect();
     let (last, above) = parts.split_last()?;
@@ -122,17 +170,67 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     inside.and_then(|part| known(part)).or_else(|| known(last))
 }
 
-/// Searches a workspace for what changed since a time (seconds and nanoseconds of the system clock). `.git` of the root is
-/// passed over: a run does not write it.
-pub fn search(workspace: &Directory, since: (i64, i64), deadline: Instant) -> io::Result<Report> {
+/// Where the directories of a workspace were when a run began.
+#[derive(Debug, Default)]
+pub struct Locations {
+    /// Hashes of the paths and inodes. Their key is random, so that no run can make two of them equal.
+    known: HashSet<u64>,
+    key: RandomState,
+    complete: bool,
+}
+
+impl Locations {
+    /// Notes where they are.
+    pub fn note(workspace: &Directory, deadline: Instant) -> io::Result<Self> {
+        let mut all = Self::default();
+        let mut late = false;
+        let unvisited = walk(workspace, BOUNDS, &mut |visit| {
+            if visit.kind != EntryKind::Directory {
+                return Next::PassOver;
+            }
+            late = late || Instant::now() > deadline;
+            all.known.insert(all.hash(visit));
+            if late || visit.name == ".git" { Next::PassOver } else { Next::Enter }
+        })?;
+        // What cannot be read is hidden from a run, which cannot move it.
+        all.complete = !late && !unvisited.more;
+        Ok(all)
+    }
+
+    fn hash(&self, visit: &Visit<'_>) -> u64 {
+        self.key.hash_one((visit.path, visit.inode))
+    }
+
+    /// Whether a directory is where it was not. Where that was not noted, one that changed counts.
+    fn is_new(&self, visit: &Visit<'_>, since: (i64, i64)) -> bool {
+        !self.known.contains(&self.hash(visit)) && (self.complete || changed(visit.parent, visit.name, since))
+    }
+}
+
+/// What is looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Search<'a> {
+    /// When the run began, in seconds and nanoseconds of the system clock.
+    pub since: (i64, i64),
+    /// Where directories were then.
+    pub locations: &'a Locations,
+    /// Whether the run could write `.git` of the root. Otherwise it is passed over.
+    pub root_git: bool,
+    /// When to stop.
+    pub deadline: Instant,
+}
+
+/// Searches a workspace for what changed since a run began.
+pub fn search(workspace: &Directory, search: Search<'_>) -> io::Result<Report> {
     let mut files = Vec::new();
+    let mut moved = HashSet::new();
     let mut late = false;
     let unvisited = walk(workspace, BOUNDS, &mut |visit| {
-        late = late || (files.len() % 64 == 0 && Instant::now() > deadline);
+        late = late || (files.len() % 64 == 0 && Instant::now() > search.deadline);
         if late {
             return Next::PassOver;
         }
-        look(visit, since, &mut files)
+        search.look(visit, &mut moved, &mut files)
     })?;
     files.sort_by_cached_key(|file| (file.by, file.path.components().count(), file.path.clone()));
     files.dedup();
@@ -142,31 +240,95 @@ pub fn search(workspace: &Directory, since: (i64, i64), deadline: Instant) -> io
     Ok(Report { files, more, complete })
 }
 
-fn look(visit: &Visit<'_>, since: (i64, i64), files: &mut Vec<Executed>) -> Next {
-    let is_new = |name: &Path| visit.parent.metadata(name).is_ok_and(|data| data.changed() >= since);
-    if visit.name == ".git" {
-        let nested = visit.path.parent().is_some_and(|parent| !parent.as_os_str().is_empty());
-        if nested && (is_new(Path::new(".git")) || is_new(Path::new(".git/config"))) {
-            files.push(Executed { path: visit.path.to_owned(), by: ExecutedBy::Git });
+fn changed(directory: &Directory, name: impl AsRef<Path>, since: (i64, i64)) -> bool {
+    directory.metadata(name.as_ref()).is_ok_and(|data| data.changed() >= since)
+}
+
+impl Search<'_> {
+    /// `moved` are the directories that are where they were not, and all below them.
+    fn look(&self, visit: &Visit<'_>, moved: &mut HashSet<PathBuf>, files: &mut Vec<Executed>) -> Next {
+        let beside = visit.path.parent().unwrap_or(Path::new(""));
+        let is_moved = !moved.is_empty() && moved.contains(beside);
+        if visit.name == ".git" {
+            let git = |path: PathBuf| Executed { path, by: ExecutedBy::Git };
+            if beside.as_os_str().is_empty() {
+                files.extend(self.root_git(visit).into_iter().map(git));
+            } else if is_moved || self.is_changed(visit.parent, ".git") || !self.git_parts(visit).is_empty() {
+                files.push(git(visit.path.to_owned()));
+            }
+            return Next::PassOver;
         }
-        return Next::PassOver;
+        if visit.kind == EntryKind::Directory {
+            if is_moved || self.locations.is_new(visit, self.since) {
+                moved.insert(visit.path.to_owned());
+            }
+            return Next::Enter;
+        }
+        if visit.name == "HEAD" && is_git_directory(visit.parent) {
+            let names = ["HEAD", "objects", "refs"];
+            let is_new = is_moved || names.into_iter().any(|name| self.is_changed(visit.parent, name));
+            if is_new || !self.changed_parts(visit.parent, Path::new("")).is_empty() {
+                files.push(Executed { path: visit.path.to_owned(), by: ExecutedBy::Git });
+            }
+        }
+        if let Some(by) = executed_by(visit.path)
+            && let Ok(data) = visit.parent.metadata(Path::new(visit.name))
+            && (is_moved || data.changed() >= self.since)
+            && !is_harmless(visit, data)
+        {
+            files.push(Executed { path: visit.path.to_owned(), by });
+        }
+        Next::Enter
     }
-    if visit.name == "HEAD" && is_git_directory(visit.parent) {
-        let parts =
-            ["HEAD", "objects", "refs", "config", "hooks", "commondir", "config.worktree"].map(Path::new);
-        if parts.into_iter().any(is_new) {
-            files.push(Executed { path: visit.path.to_owned(), by: ExecutedBy::Git });
+
+    fn is_changed(&self, directory: &Directory, name: impl AsRef<Path>) -> bool {
+        changed(directory, name, self.since)
+    }
+
+    /// What changed in a `.git` that the run could write. One that was not there before, or is a pointer that changed, counts
+    /// whole; the directory itself changes with every command of git.
+    fn root_git(&self, visit: &Visit<'_>) -> Vec<PathBuf> {
+        let is_new = match visit.kind {
+            EntryKind::Directory => self.locations.complete && self.locations.is_new(visit, self.since),
+            _ => self.is_changed(visit.parent, ".git"),
+        };
+        match (self.root_git, is_new) {
+            (false, _) => Vec::new(),
+            (true, true) => vec![visit.path.to_owned()],
+            (true, false) => self.git_parts(visit),
         }
     }
-    if visit.kind != EntryKind::Directory
-        && let Some(by) = executed_by(visit.path)
-        && let Ok(data) = visit.parent.metadata(Path::new(visit.name))
-        && data.changed() >= since
-        && !is_harmless(visit, data)
-    {
-        files.push(Executed { path: visit.path.to_owned(), by });
+
+    /// What changed in a `.git` and in those of its submodules.
+    fn git_parts(&self, visit: &Visit<'_>) -> Vec<PathBuf> {
+        let modules = Path::new(".git/modules");
+        let names = names_in(visit.parent, modules).into_iter().map(|name| modules.join(name));
+        let all = std::iter::once(PathBuf::from(".git")).chain(names);
+        all.flat_map(|directory| self.changed_parts(visit.parent, &directory)).collect()
     }
-    Next::Enter
+
+    /// Files of a git directory that name or are what git executes, those that changed.
+    fn changed_parts(&self, from: &Directory, directory: &Path) -> Vec<PathBuf> {
+        let hooks = directory.join("hooks");
+        let each = names_in(from, &hooks).into_iter().map(|name| hooks.join(name));
+        let each = each.filter(|path| path.extension().is_none_or(|end| end != "sample"));
+        let parts = ["config", "config.worktree", "commondir"].map(|name| directory.join(name));
+        let all = parts.into_iter().chain(each).chain([hooks.clone()]);
+        all.filter(|path| self.is_changed(from, path)).collect()
+    }
+}
+
+/// The first names in a directory, none if there is no such directory.
+fn names_in(from: &Directory, path: &Path) -> Vec<std::ffi::OsString> {
+    let mut names = Vec::new();
+    if let Ok(directory) = from.directory(path) {
+        // What cannot be read names nothing.
+        let _ = directory.each(&mut |name, _, _| {
+            names.push(name.to_owned());
+            names.len() < MAX_HOOKS
+        });
+    }
+    names
 }
 
 /// Whether git takes a directory for a git directory: `HEAD`, and either objects and refs or a pointer to them.
@@ -194,20 +356,38 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::time::{Duration, Instant};
 
-    use super::{ExecutedBy, executed_by, search};
+    use super::{ExecutedBy, Locations, Search, executed_by, search};
     use crate::Directory;
 
     fn found(make: impl Fn(&Path)) -> Vec<String> {
+        found_after(|_| {}, make, false)
+    }
+
+    /// What is found of a run that makes something, after something else was there before.
+    fn found_after(before: impl Fn(&Path), make: impl Fn(&Path), root_git: bool) -> Vec<String> {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().canonicalize().unwrap();
-        let marker = tempfile::NamedTempFile::new().unwrap();
-        let began = marker.as_file().metadata().unwrap();
-        make(&path);
+        before(&path);
         let directory = Directory::open(&path).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let report = search(&directory, (began.ctime(), began.ctime_nsec()), deadline).unwrap();
+        let locations = Locations::note(&directory, deadline).unwrap();
+        let since = later_than(&path);
+        make(&path);
+        let look_for = Search { since, locations: &locations, root_git, deadline };
+        let report = search(&directory, look_for).unwrap();
         assert!(report.complete);
         report.files.iter().map(|file| file.path.display().to_string()).collect()
+    }
+
+    /// A time of the kernel's clock that is later than every change so far.
+    fn later_than(root: &Path) -> (i64, i64) {
+        let now = || {
+            let marker = tempfile::NamedTempFile::new_in(root.parent().unwrap()).unwrap();
+            let data = marker.as_file().metadata().unwrap();
+            (data.ctime(), data.ctime_nsec())
+        };
+        let first = now();
+        std::iter::repeat_with(now).find(|time| *time > first).unwrap()
     }
 
     fn write(root: &Path, name: &str, text: &str) {
@@ -258,9 +438,117 @@ mod tests {
     }
 
     #[test]
+    fn what_a_moved_directory_takes_along_is_found_and_what_stays_is_not() {
+        let before = |root: &Path| {
+            for name in
+                ["pkg/vsc/tasks.json", "src/package.json", "src/.vscode/tasks.json", "repo/x/package.json"]
+            {
+                write(root, name, "{\"tasks\": []}");
+            }
+            write(root, "repo/x/.git/config", "[core]\n");
+        };
+        type Run = fn(&Path);
+        let runs: [(Run, &[&str]); 4] = [
+            (
+                |root| fs::rename(root.join("pkg/vsc"), root.join("pkg/.vscode")).unwrap(),
+                &["pkg/.vscode/tasks.json"],
+            ),
+            (
+                |root| fs::rename(root.join("repo"), root.join("src/new")).unwrap(),
+                &["src/new/x/.git", "src/new/x/package.json"],
+            ),
+            // Of the name of another that was there before.
+            (
+                |root| {
+                    fs::rename(root.join("src"), root.join("old")).unwrap();
+                    fs::rename(root.join("repo"), root.join("src")).unwrap();
+                },
+                &["src/x/.git", "old/.vscode/tasks.json", "old/package.json", "src/x/package.json"],
+            ),
+            (
+                |root| {
+                    for name in ["main.rs", "src/main.rs", "src/.vscode/new", "made/x"] {
+                        write(root, name, "");
+                    }
+                    fs::rename(root.join("src/main.rs"), root.join("src/lib.rs")).unwrap();
+                },
+                &[],
+            ),
+        ];
+        for (run, expected) in runs {
+            assert_eq!(found_after(before, run, false), expected);
+        }
+    }
+
+    #[test]
+    fn what_git_executes_is_found_by_its_own_changes() {
+        let before = |root: &Path| {
+            for directory in [".git", ".git/modules/m", "bare", "sub/.git"] {
+                for name in ["config", "hooks/pre-commit", "hooks/x.sample", "objects/x", "refs/x", "HEAD"] {
+                    write(root, &format!("{directory}/{name}"), "old");
+                }
+            }
+        };
+        for (changed, direct, expected) in [
+            (".git/config", true, Some(".git/config")),
+            (".git/hooks/pre-commit", true, Some(".git/hooks/pre-commit")),
+            (".git/modules/m/config", true, Some(".git/modules/m/config")),
+            (".git/hooks/pre-commit", false, None),
+            (".git/objects/y", true, None),
+            (".git/index", true, None),
+            (".git/hooks/x.sample", true, None),
+            ("bare/hooks/pre-commit", false, Some("bare/HEAD")),
+            ("sub/.git/hooks/pre-commit", false, Some("sub/.git")),
+        ] {
+            let names = found_after(before, |root| write(root, changed, "evil"), direct);
+            assert_eq!(names, Vec::from_iter(expected), "{changed}");
+        }
+        let made = found_after(|_| {}, |root| write(root, ".git/config", "evil"), true);
+        assert_eq!(made, [".git"]);
+    }
+
+    #[test]
+    fn links_in_place_of_directories_are_found() {
+        let names = found(|root| {
+            for name in [".vscode", ".cargo", ".opencode", "plain"] {
+                symlink("/elsewhere", root.join(name)).unwrap();
+            }
+        });
+        assert_eq!(names, [".vscode", ".opencode", ".cargo"]);
+    }
+
+    #[test]
     fn paths_are_judged_by_their_names() {
         assert_eq!(executed_by(Path::new("x/.git/hooks/pre-commit")), Some(ExecutedBy::Git));
         assert_eq!(executed_by(&PathBuf::from(".claude/settings.json")), Some(ExecutedBy::AgentCli));
-        assert_eq!(executed_by(Path::new("src/lib.rs")), None);
+        for path in [
+            ".opencode/plugin/x.js",
+            "opencode.jsonc",
+            "lefthook-local.yml",
+            ".lefthook.yml",
+            "lefthook.yaml",
+            ".lefthook/pre-commit/x.sh",
+            ".overcommit.yml",
+            "a/.zed/tasks.json",
+            ".helix/languages.toml",
+            ".cursor/mcp.json",
+            ".gemini/settings.json",
+            "mise.local.toml",
+            ".config/mise/config.toml",
+            ".tool-versions",
+            ".nvimrc",
+            ".lazy.lua",
+            "rust-toolchain.toml",
+            "rust-toolchain",
+            "any.code-workspace",
+            ".dir-locals-2.el",
+            ".cargo",
+            ".cargo/config.toml",
+        ] {
+            assert!(executed_by(Path::new(path)).is_some(), "{path}");
+        }
+        for path in ["src/lib.rs", "Makefile", ".cargo/audit.toml", ".config/other"] {
+            assert_eq!(executed_by(Path::new(path)), None, "{path}");
+        }
     }
 }

@@ -190,6 +190,13 @@ impl Observer for Through {
         Ok(())
     }
 
+    fn warning(&mut self, message: &str) {
+        // A user at a terminal reads the notice of the same words.
+        if !io::stderr().is_terminal() {
+            indented(format!("{YELLOW}!{YELLOW:#} {message}"));
+        }
+    }
+
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         match stream {
             Stream::Stdout => terminal::raw(io::stdout().lock(), bytes),

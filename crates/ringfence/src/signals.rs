@@ -43,6 +43,10 @@ impl Observer for Hearing<'_> {
         self.observer.event(event)
     }
 
+    fn warning(&mut self, message: &str) {
+        self.observer.warning(message);
+    }
+
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         self.observer.raw(stream, bytes)
     }

@@ -93,6 +93,10 @@ impl Observer for AtTerminal {
         Through.event(event)
     }
 
+    fn warning(&mut self, message: &str) {
+        Through.warning(message);
+    }
+
     fn raw(&mut self, _: Stream, bytes: &[u8]) -> io::Result<()> {
         terminal::raw(io::stdout().lock(), bytes)
     }

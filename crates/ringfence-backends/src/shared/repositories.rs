@@ -9,6 +9,7 @@ use globset::GlobSet;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::GitAccess;
 use ringfence_workspace::Directory;
+use ringfence_workspace::executed::is_git_directory;
 use ringfence_workspace::git::{self, Found, Kind, Making, PRIVATE, Repository, lexical};
 
 use super::concurrent::id_of;
@@ -24,6 +25,8 @@ const MAX_PRIVATE: usize = 8;
 const MAX_INDEX_BYTES: u64 = 256 << 20;
 /// Most repositories below the workspace whose configuration is read.
 const MAX_CONFIGURED: usize = 256;
+/// What names or is executed in a git directory. An empty `commondir` would break it, so that one is reported if it is made.
+const BARE_PARTS: [&str; 3] = ["hooks/", "config", "config.worktree"];
 
 /// A git directory that a run sees a private one of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,6 +130,13 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
     if access != GitAccess::Direct {
         protect_pointer(&found, workspace, survey);
         git_configuration::protect(request, &found, home, survey);
+    }
+    if access != GitAccess::Direct && writes(request) && is_git_directory(tree) {
+        survey.protect(workspace, &BARE_PARTS.map(str::to_owned));
+        survey.notices.push(
+            "the workspace is a git repository without a working tree: its hooks and configuration are read-only"
+                .into(),
+        );
     }
     let repository = match found {
         Found::Nothing if access != GitAccess::Direct && writes(request) => {

@@ -223,6 +223,8 @@ struct Finds {
     with_denied_refs: BTreeSet<PathBuf>,
     /// Symbolic links with denied names.
     denied_links: Vec<PathBuf>,
+    /// Directories that git takes for repositories without a working tree.
+    bare: Vec<PathBuf>,
 }
 
 impl Survey {
@@ -385,6 +387,10 @@ impl Survey {
         finds.hidden.extend(crowded.into_iter().map(|path| (path, true)));
         self.hidden.extend(finds.hidden.into_iter().map(|(path, directory)| (root.join(path), directory)));
         if names.writable {
+            self.notice(
+                "read-only, for git takes it for a repository (remove `HEAD` in it if it is none)",
+                &finds.bare,
+            );
             let known: BTreeSet<PathBuf> = self.protected.iter().cloned().collect();
             let found: BTreeSet<PathBuf> = finds.protected.iter().map(|path| root.join(path)).collect();
             self.protected.extend(found.into_iter().filter(|path| !known.contains(path)));
@@ -580,6 +586,7 @@ impl Finds {
         if ringfence_workspace::executed::is_git_directory(visit.parent) {
             let parent = visit.path.parent().unwrap_or(Path::new(""));
             self.protected.push(parent.to_owned());
+            self.bare.push(parent.to_owned());
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::GitError;
 use super::import::RefChange;
@@ -16,6 +17,9 @@ const MAX_COMPARED_REFS: usize = 32;
 const MAX_PATHS_BYTES: u64 = 16 << 20;
 /// Most files that are reported of one repository.
 const MAX_REPORTED: usize = 50;
+/// How long all comparisons may take, and how many bytes of address space each has: a run can commit trees without end.
+const TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_MEMORY_BYTES: u64 = 1 << 30;
 /// Refs whose files have no names of the user's.
 const NOTES: &str = "refs/notes/";
 /// The tree without files, which git knows without its object.
@@ -57,7 +61,12 @@ pub(super) struct Search<'a> {
 /// Lists the files that refs of a run bring, compared with what each named before.
 pub(super) fn find(git: &Git<'_>, search: &Search<'_>) -> Found {
     let Search { refs, base, sha256, configured } = *search;
-    let git = Git { max_output_bytes: MAX_PATHS_BYTES, ..git.clone() };
+    let git = Git {
+        max_output_bytes: MAX_PATHS_BYTES,
+        max_memory_bytes: MAX_MEMORY_BYTES,
+        deadline: git.deadline.min(Instant::now() + TIMEOUT),
+        ..git.clone()
+    };
     let mut found = Found::default();
     let mut known = BTreeSet::new();
     let base = base.unwrap_or(EMPTY_TREE[usize::from(sha256)]);
@@ -66,7 +75,13 @@ pub(super) fn find(git: &Git<'_>, search: &Search<'_>) -> Found {
     for (change, to) in moved.iter().take(MAX_COMPARED_REFS) {
         let from = change.from.as_deref().unwrap_or(base);
         match changed_paths(&git, from, to) {
-            Err(error) => found.notices.push(not_searched(&change.name, &error.to_string())),
+            Err(error) => {
+                found.notices.push(not_searched(&change.name, &error.to_string()));
+                if Instant::now() >= git.deadline {
+                    found.notices.push(not_searched("later refs", "the time was over"));
+                    break;
+                }
+            }
             Ok(paths) => {
                 if paths.len() as u64 >= MAX_PATHS_BYTES {
                     found.notices.push(not_searched(&change.name, "they change too many files"));
@@ -89,8 +104,10 @@ fn not_searched(name: &str, why: &str) -> String {
 
 /// Paths that differ between two commits, each ended by NUL. Deleted ones are left out.
 fn changed_paths(git: &Git<'_>, from: &str, to: &str) -> Result<Vec<u8>, GitError> {
+    // Parts of packs that fit into the address space, which whole packs may not.
+    let small = ["-c", "core.packedGitWindowSize=32m", "-c", "core.packedGitLimit=256m"];
     let words = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=d", from, to];
-    git.run(&words, Input::Nothing)
+    git.run(&[&small[..], &words[..]].concat(), Input::Nothing)
 }
 
 fn add(

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 use super::committed::{self, Committed};
 use super::confine;
 use super::private::Start;
-use super::program::{Git, Input, MAX_OUTPUT_BYTES};
+use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
 use super::{Configuration, GitError, PRIVATE, START, START_REFS, Stamp, lexical};
 use crate::{Bounds, Directory, EntryKind, Next, Unvisited, walk};
@@ -131,6 +131,7 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
         user,
         deadline: import.deadline,
         max_output_bytes: MAX_OUTPUT_BYTES,
+        max_memory_bytes: MAX_MEMORY_BYTES,
     };
     let real_git = git(git_path(&own_directory, &start.own(), user), common, user);
     let importer = Importer {
@@ -172,6 +173,7 @@ pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Resu
         user,
         deadline: Instant::now() + FORGET_TIMEOUT,
         max_output_bytes: MAX_OUTPUT_BYTES,
+        max_memory_bytes: MAX_MEMORY_BYTES,
     };
     git.run(&["update-ref", "--stdin"], Input::Text(lines.into_bytes())).map(drop)
 }

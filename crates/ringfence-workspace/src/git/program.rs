@@ -18,8 +18,10 @@ const MAX_MESSAGE_BYTES: u64 = 4096;
 /// How long a killed git may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Starts a program with at most 8 GiB of address space and five minutes of processor time.
-const LIMITED: &str = "ulimit -v 8388608; ulimit -t 300; exec \"$@\"";
+/// Most bytes of address space, unless the caller says less.
+pub(crate) const MAX_MEMORY_BYTES: u64 = 8 << 30;
+/// Starts a program with at most so many KiB of address space, the first argument, and five minutes of processor time.
+const LIMITED: &str = "ulimit -v \"$1\"; shift; ulimit -t 300; exec \"$@\"";
 
 /// Settings that keep git from executing anything that a repository names.
 const SAFE: [&str; 14] = [
@@ -61,6 +63,8 @@ pub(crate) struct Git<'a> {
     pub(crate) deadline: Instant,
     /// Most bytes of output that are kept; the rest is dropped.
     pub(crate) max_output_bytes: u64,
+    /// Most bytes of address space.
+    pub(crate) max_memory_bytes: u64,
 }
 
 /// What git reads.
@@ -83,7 +87,9 @@ impl Git<'_> {
         input: Input,
         output: Option<File>,
     ) -> Result<Vec<u8>, GitError> {
-        let command = words.first().copied().unwrap_or_default().to_owned();
+        // Settings may come before it.
+        let mut names = words.iter().filter(|word| !word.starts_with('-') && !word.contains('='));
+        let command = names.next().copied().unwrap_or_default().to_owned();
         let failed =
             |error: io::Error| GitError::Git { command: command.clone(), message: error.to_string() };
         let mut child = self.start_confined(words, &input, output).map_err(failed)?;
@@ -121,7 +127,8 @@ impl Git<'_> {
     fn start(&self, words: &[&str], input: &Input, output: Option<File>) -> io::Result<Child> {
         // What a run made may be built to exhaust whoever reads it.
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", LIMITED, "sh"]).arg(self.program);
+        let memory_kib = (self.max_memory_bytes >> 10).to_string();
+        command.args(["-c", LIMITED, "sh", &memory_kib]).arg(self.program);
         command.env_clear().env("PATH", SYSTEM_PATHS.join(":")).env("LC_ALL", "C").current_dir("/");
         for (name, value) in [
             ("HOME", "/nonexistent"),

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ringfence_core::event::GitRef;
 use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
 use ringfence_engine::Observer;
@@ -177,6 +178,12 @@ fn show(desk: &dyn Desk, view: RunView, log: bool, json: bool) -> anyhow::Result
                 .iter()
                 .map(|failure| vec!["failure".into(), format!("{}: {}", failure.class, failure.message)]),
         );
+        rows.extend(result.git_refs.iter().map(|git_ref| vec!["git ref".into(), describe_ref(git_ref)]));
+        rows.extend(result.executed_later.iter().map(|file| {
+            let commits = file.git_ref.as_ref().map(|name| format!(", in commits of {name}"));
+            let text = format!("{} ({}{})", file.path, file.why, commits.unwrap_or_default());
+            vec!["executed later".into(), text]
+        }));
     }
     terminal::table(&rows);
     terminal::line("");
@@ -186,6 +193,15 @@ fn show(desk: &dyn Desk, view: RunView, log: bool, json: bool) -> anyhow::Result
         desk.log(&record.run, false, &mut |line| Human.event(&line.event).is_ok()).map_err(told)?;
     }
     Ok(())
+}
+
+/// A ref that a run changed, on one line.
+fn describe_ref(git_ref: &GitRef) -> String {
+    let GitRef { name, from, to, kept_as, from_kept_as, .. } = git_ref;
+    let id = |id: &Option<String>| id.as_deref().unwrap_or("nothing").to_owned();
+    let kept = kept_as.iter().map(|kept| format!(", kept as {kept}"));
+    let before = from_kept_as.iter().map(|kept| format!(", what it named before is kept as {kept}"));
+    format!("{name}: {} → {}{}", id(from), id(to), kept.chain(before).collect::<String>())
 }
 
 /// What a run was promised to be kept from, and by what.
