@@ -689,3 +689,63 @@ fn commands_that_need_the_daemon_say_how_to_start_it() {
     let status = place.run(&["status"]).expect_code(3);
     assert!(status.stdout.contains("does not run (`ringfence start`)"), "{status:?}");
 }
+
+/// Where a right key were answered otherwise than a wrong one, it could be found by trying there.
+#[test]
+fn open_routes_are_counted_for_everybody_and_look_at_no_key() {
+    const LIMIT: usize = 30;
+    let settings = format!(r#"{{"sandbox": {{"mode": "native"}}, "server": {{"rate_limit": {LIMIT}}}}}"#);
+    for path in ["/openapi.json", "/ui/login", "/ui/login?x=1", "/ui/login?code=a&code=b", "/health/ready"] {
+        let site = Site::of(Place::new().settings(&settings).env("RINGFENCE_API_KEYS", "short"));
+        let answers = |headers: &[(&str, &str)]| ask(&site.address, "GET", path, headers, "").status;
+        let refused = (0..2 * LIMIT).filter(|_| answers(&[]) == 429).count();
+        assert!(refused > 0, "{path} is not counted");
+        let wrong = (0..5).filter(|_| answers(&[("x-api-key", "wrong")]) == 429).count();
+        let right = (0..5).filter(|_| answers(&[("x-api-key", "short")]) == 429).count();
+        assert!(wrong > 0 && right > 0, "{path}: {wrong} wrong, {right} right");
+    }
+}
+
+/// The daemon asks for the body after it has let the request in.
+#[test]
+fn token_that_is_revoked_while_a_request_comes_commands_nothing() {
+    let site = Site::new();
+    let session = site.log_in();
+    let task = json!({"prompt": "x", "agent": "demo", "directory": site.place.work()}).to_string();
+    let (bearer, length) = (site.bearer(), task.len());
+    let [host, cookie, origin, _] = session.form_headers();
+    let heads = [
+        format!("host: {}\r\nauthorization: {bearer}\r\n", site.address),
+        format!("host: {}\r\ncookie: {}\r\norigin: {}\r\n", host.1, cookie.1, origin.1),
+    ];
+    let post = |head: &str| {
+        let mut stream = TcpStream::connect(&site.address).unwrap();
+        let head = format!(
+            "POST /tasks HTTP/1.1\r\n{head}content-type: application/json\r\ncontent-length: {length}\r\n\
+             connection: close\r\nexpect: 100-continue\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 25];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100 Continue\r\n\r\n");
+        stream
+    };
+    let finish = |mut stream: TcpStream| {
+        stream.write_all(task.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    for head in &heads {
+        let answer = finish(post(head));
+        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    }
+    let streams = heads.map(|head| post(&head));
+    site.ok(&["token", "rotate"]);
+    for stream in streams {
+        let answer = finish(stream);
+        assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("authentication_required"), "{answer}");
+    }
+    let tasks = site.get("/tasks").expect(200).json();
+    assert_eq!(tasks["tasks"].as_array().unwrap().len(), 2, "{tasks}");
+}

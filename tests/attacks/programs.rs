@@ -4,7 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::support::Place;
+use crate::site::Site;
+use crate::support::{Place, wait_for};
 
 /// What Ringfence starts on the host by its name.
 const NAMES: [&str; 13] = [
@@ -87,6 +88,65 @@ fn programs_of_a_workspace_are_not_started_on_the_host() {
         let ran = place.command(&args).current_dir(&other).output().unwrap();
         assert!(!started.exists(), "{first:?}: {ran:?}");
     }
+}
+
+/// A run in the project, or in a directory of it, may have left them.
+#[test]
+fn programs_of_the_working_tree_are_not_started_from_a_directory_below() {
+    let place = place(&["/work/bin"]);
+    let started = place.home().join("started");
+    leave_programs(&place.work().join("bin"), &started);
+    let below = place.work().join("sub/deep");
+    fs::create_dir_all(&below).unwrap();
+    let run = |command: &[&str]| place.command(command).current_dir(&below).output().unwrap();
+    // Outside of a working tree they are the user's own.
+    run(&["sandbox", "doctor"]);
+    assert!(started.exists());
+    // The pointer of a linked working tree is a file.
+    for is_pointer in [false, true] {
+        fs::remove_file(&started).unwrap_or_default();
+        let pointer = place.work().join(".git");
+        if is_pointer {
+            fs::remove_dir(&pointer).unwrap();
+            fs::write(&pointer, "gitdir: /nowhere").unwrap();
+        } else {
+            fs::create_dir(&pointer).unwrap();
+        }
+        for command in &COMMANDS[..2] {
+            let ran = run(command);
+            assert!(!started.exists(), "{is_pointer}: {command:?}: {ran:?}");
+        }
+    }
+}
+
+/// The daemon stands nowhere: it gets only what the command that started it may start.
+#[test]
+fn daemon_starts_no_programs_of_the_workspace_where_it_was_started() {
+    for first in ["/work/bin", "/home/bin"] {
+        let site = Site::of(place(&[first]));
+        let started = site.place.home().join("started");
+        leave_programs(&site.place.work().parent().unwrap().join(&first[1..]), &started);
+        for cli in ["claude", "codex"] {
+            site.get(&format!("/system/{cli}/auth?environment=host"));
+        }
+        assert_eq!(started.exists(), first == "/home/bin", "{first}");
+    }
+}
+
+/// Such scripts look for the browser by its name.
+#[test]
+fn opener_of_addresses_does_not_search_the_workspace() {
+    let place = place(&["/work/bin"]).env("DISPLAY", ":0");
+    let searched = place.home().join("searched");
+    let opener = place.work().parent().unwrap().join("tools/xdg-open");
+    fs::write(&opener, format!("#!/bin/sh\necho \"$PATH\" > {}\n", searched.display())).unwrap();
+    fs::set_permissions(&opener, Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(place.work().join("bin")).unwrap();
+    let site = Site::of(place);
+    site.ok(&["open"]);
+    let path =
+        wait_for("the opener", || fs::read_to_string(&searched).ok().filter(|path| path.ends_with('\n')));
+    assert_eq!(Path::new(path.trim()), opener.parent().unwrap());
 }
 
 /// The same programs in a directory that is no workspace: so they would have been started.

@@ -115,12 +115,14 @@ fn session_is_worth_nothing_to_a_page_from_elsewhere() {
 }
 
 #[test]
-fn open_routes_tell_who_asks_but_refuse_nobody() {
-    let access = Access::new(Some("own"), None, None, None);
+fn open_routes_know_a_session_and_look_at_no_key() {
+    let access = Access::new(Some("own"), Some("short"), None, None);
     let asked = |carried| access.decide(Need::Nothing, &seen(Peer::Elsewhere, carried));
     assert_eq!(asked(NONE), Ok(Who::Anybody));
     assert_eq!(asked(bearer("wrong")), Ok(Who::Anybody));
-    assert_eq!(asked(bearer("own")), Ok(Who::Owner));
+    assert_eq!(asked(bearer("own")), Ok(Who::Anybody));
+    assert_eq!(asked(Carried { key: Some("short"), ..NONE }), Ok(Who::Anybody));
+    assert_eq!(asked(Carried { session: true, ..NONE }), Ok(Who::Session));
 }
 
 #[test]

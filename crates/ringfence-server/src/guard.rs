@@ -36,7 +36,7 @@ pub(crate) struct Browser(pub(crate) String);
 
 /// What nobody's host, origin or key is.
 const WRONG: &str = "\u{0}";
-/// Where browsers log in; with a query it is a login code.
+/// Where browsers log in, by a login code in the query or by a form.
 const LOGIN_PATH: &str = "/ui/login";
 /// How long an answer may take, and one that tries things out.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,10 +87,12 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     dressed(answer)
 }
 
-/// Has a request answered within its time, and ends what is read when its credential is revoked. Changes are carried out.
+/// Has a request answered within its time, and ends what is read when its credential is revoked. A change is carried out, unless
+/// its credential was revoked before the whole request had come.
 async fn respond(request: Request, next: Next, revocation: Revocation) -> Response {
     let reads = reads(request.method());
     let patience = patience(request.uri().path());
+    let request = if reads { request } else { request.map(|body| revocation.clone().checked_after(body)) };
     let answer = tokio::time::timeout(patience, next.run(request));
     let answer = tokio::select! {
         biased;
@@ -233,8 +235,9 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
 /// Whether a request counts for `server.rate_limit`. A login code is looked at first; a wrong one is counted where it is
 /// found to be wrong.
 fn is_counted(parts: &Parts, from: &From) -> bool {
-    let presents_code =
-        parts.method == Method::GET && parts.uri.path() == LOGIN_PATH && parts.uri.query().is_some();
+    let presents_code = parts.method == Method::GET
+        && parts.uri.path() == LOGIN_PATH
+        && crate::pages::login_code(&parts.uri).is_some();
     from.peer != Peer::Socket && parts.uri.path() != "/health" && !presents_code
 }
 

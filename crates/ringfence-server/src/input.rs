@@ -10,7 +10,9 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
+use crate::access::Denial;
 use crate::problem::Problem;
+use crate::revocation::is_revoked;
 
 /// How long a body may take to come.
 const READ: Duration = Duration::from_secs(30);
@@ -58,6 +60,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
 fn unread(error: &BytesRejection) -> Problem {
     match error.status() {
+        _ if is_revoked(error) => Denial::Nothing.into(),
         StatusCode::PAYLOAD_TOO_LARGE => {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too large")
         }

@@ -12,6 +12,9 @@ use crate::ServerError;
 
 /// The addresses of `localhost` names in browsers.
 const LOCALHOST: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+/// Connections that wait to be accepted, as for other listeners.
+#[cfg(target_os = "linux")]
+const BACKLOG: i32 = 128;
 /// How many free ports are tried if any port will do.
 const MAX_ATTEMPTS: usize = 20;
 
@@ -37,8 +40,10 @@ fn bind_all(address: SocketAddr) -> Result<Vec<TcpListener>, ServerError> {
     for companion in more.map(|ip| SocketAddr::new(ip, port)) {
         match listen(companion) {
             Ok(listener) => all.push(listener),
-            // A machine without the address: no program can listen at it.
-            Err(ServerError::Address { source, .. }) if is_absent(&source) => {}
+            // The machine may be given the address later, and another program would then listen at it.
+            Err(ServerError::Address { source, .. }) if is_absent(&source) => {
+                all.extend(listen_beforehand(companion)?);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -47,6 +52,31 @@ fn bind_all(address: SocketAddr) -> Result<Vec<TcpListener>, ServerError> {
 
 fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).map_err(|source| ServerError::Address { address: address.to_string(), source })
+}
+
+/// Listens at an IPv6 address that the machine does not have yet; `None` if it has no IPv6.
+#[cfg(target_os = "linux")]
+fn listen_beforehand(address: SocketAddr) -> Result<Option<TcpListener>, ServerError> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+    let listen = || {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        sockopt::set_ipv6_freebind(&socket, true)?;
+        rustix::net::bind(&socket, &address)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(TcpListener::from(socket))
+    };
+    match listen() {
+        Ok(listener) => Ok(Some(listener)),
+        Err(Errno::AFNOSUPPORT) => Ok(None),
+        Err(error) => Err(ServerError::Address { address: address.to_string(), source: error.into() }),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn listen_beforehand(_: SocketAddr) -> Result<Option<TcpListener>, ServerError> {
+    Ok(None)
 }
 
 /// The addresses of `localhost` that a listener at `ip` does not hold. One that does not serve loopback needs none.
@@ -87,6 +117,21 @@ mod tests {
         assert_eq!(all("::", false), [four]);
         assert_eq!(all("192.0.2.7", false), [] as [IpAddr; 0]);
         assert_eq!(all("2001:db8::7", false), [] as [IpAddr; 0]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn address_that_the_machine_does_not_have_yet_is_held() {
+        let absent: SocketAddr = "[2001:db8::7]:0".parse().unwrap();
+        assert!(super::is_absent(&TcpListener::bind(absent).unwrap_err()));
+        // A machine may have no IPv6.
+        let Some(listener) = super::listen_beforehand(absent).unwrap() else { return };
+        let held = listener.local_addr().unwrap();
+        let error = super::listen_beforehand(held).unwrap_err();
+        assert!(
+            matches!(&error, ServerError::Address { address, .. } if *address == held.to_string()),
+            "{error}"
+        );
     }
 
     #[test]

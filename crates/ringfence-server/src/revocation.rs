@@ -1,15 +1,27 @@
-//! The end of a credential while a response is still being sent.
+//! The end of a credential while a request is still coming, or a response is still being sent.
 //!
 //! Streams of events and logs last for hours. One that was begun with a session or with the daemon's token ends when the session is
 //! closed or the token is replaced. Keys, API_SECRET and the Unix socket last as long as the daemon.
 
-use axum::body::{Body, HttpBody};
+use std::error::Error;
+
+use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
 use crate::access::Who;
 use crate::app::App;
+
+/// The credential of a request was revoked before all of it had come.
+#[derive(Debug, thiserror::Error)]
+#[error("the credential was revoked")]
+struct Revoked;
+
+/// Whether a body could not be read because the credential of its request was revoked.
+pub(crate) fn is_revoked(error: &(dyn Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |&error| error.source()).any(|error| error.is::<Revoked>())
+}
 
 /// What ends the credential of a request.
 #[derive(Clone)]
@@ -45,6 +57,29 @@ impl Revocation {
                 let _ = generation.changed().await;
             }
         }
+    }
+
+    /// Whether the credential is worth nothing any more.
+    fn has_happened(&self) -> bool {
+        match self {
+            Revocation::Never => false,
+            Revocation::Session { app, name } => app.sessions.is_closed(name),
+            Revocation::Token(generation) => generation.has_changed().unwrap_or(true),
+        }
+    }
+
+    /// The body of a request, with an error at its end if the credential was revoked while it came.
+    pub(crate) fn checked_after(self, body: Body) -> Body {
+        if matches!(self, Revocation::Never) {
+            return body;
+        }
+        let end = async move {
+            match self.has_happened() {
+                true => Err(axum::Error::new(Revoked)),
+                false => Ok(Bytes::new()),
+            }
+        };
+        Body::from_stream(body.into_data_stream().chain(futures_util::stream::once(end)))
     }
 
     /// Ends the body of a response that is made as it is sent when the credential is revoked. One that is complete is small.

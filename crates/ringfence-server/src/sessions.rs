@@ -99,6 +99,11 @@ impl Sessions {
         }
     }
 
+    /// Whether a session is closed or has been idle for too long.
+    pub(crate) fn is_closed(&self, name: &str) -> bool {
+        self.expiry(name).is_none()
+    }
+
     /// Waits until a session is closed or has been idle for too long. Returns at once if there is none.
     pub(crate) async fn closed(&self, name: &str) {
         loop {

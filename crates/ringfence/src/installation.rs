@@ -167,12 +167,14 @@ impl Installation {
         }
     }
 
-    /// The programs of the host that no run in the current directory, or in another workspace, could have written.
+    /// The programs of the host that no run in the current directory, or in another workspace, could have written, nor one in
+    /// the git working trees that they are in.
     pub(crate) fn programs(&self, workspace: Option<&Path>) -> HostPrograms {
         let path = self.env.get("PATH").map(String::as_str).unwrap_or_default();
         let workspaces = self.cwd.as_deref().into_iter().chain(workspace);
-        let programs = HostPrograms::new(path);
-        workspaces.fold(programs, |programs, workspace| programs.outside_of(workspace, &self.home))
+        // A run in a directory below may have been given the whole working tree, and so may one in a directory beside it.
+        let trees = workspaces.flat_map(|workspace| [Some(workspace), working_tree(workspace)]).flatten();
+        trees.fold(HostPrograms::new(path), |programs, tree| programs.outside_of(tree, &self.home))
     }
 
     /// The same installation, whose `PATH` has only those programs: for agent CLIs that Ringfence asks something on the host.
@@ -375,6 +377,11 @@ impl Installation {
     pub(crate) fn runs(&self) -> Runs {
         Runs::new(&self.state)
     }
+}
+
+/// The git working tree that a directory is in.
+fn working_tree(directory: &Path) -> Option<&Path> {
+    directory.ancestors().find(|directory| directory.join(".git").symlink_metadata().is_ok())
 }
 
 /// Whether a listener takes connections to loopback.

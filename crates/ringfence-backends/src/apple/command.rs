@@ -1,5 +1,6 @@
 //! Apple's command: where it is, and what it says.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -14,17 +15,26 @@ pub(super) const REMEDY: &str =
     "on a Mac with Apple silicon, install Apple's `container` and run `container system start`";
 
 /// The program of the settings. One by the name of the documents is also found by its own.
-pub(super) fn find(around: &Surroundings, name: &str) -> Result<PathBuf, Failure> {
+pub(super) fn find(around: &Surroundings, name: &str) -> Result<Program, Failure> {
     let found = around.find(name).or_else(|| (name == OLD_NAME).then(|| around.find(NAME)).flatten());
-    found.ok_or_else(|| {
+    let found = found.ok_or_else(|| {
         let message = format!("`{name}` was not found in PATH");
         Failure::new(FailureClass::RuntimeMissing, message).with_remedy(REMEDY)
-    })
+    })?;
+    Ok(Program { file: found, path: around.programs.path() })
+}
+
+/// The program, and the `PATH` that it searches for programs of its own.
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    pub(super) file: PathBuf,
+    path: OsString,
 }
 
 /// What it prints, or what it complains of.
-pub(super) fn ask(program: &PathBuf, words: &[&str]) -> Result<String, Failure> {
-    let asked = Command::new(program).args(words).stdin(Stdio::null()).output();
+pub(super) fn ask(program: &Program, words: &[&str]) -> Result<String, Failure> {
+    let mut command = Command::new(&program.file);
+    let asked = command.args(words).env("PATH", &program.path).stdin(Stdio::null()).output();
     let output = asked.map_err(|error| Failure::new(FailureClass::RuntimeMissing, error.to_string()))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

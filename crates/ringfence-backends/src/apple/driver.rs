@@ -20,7 +20,7 @@ use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::Limits;
 use ringfence_gate::Spec;
 
-use super::command::{ask, find};
+use super::command::{Program, ask, find};
 use super::config::Config;
 use super::{caps, plan};
 use crate::Surroundings;
@@ -52,7 +52,7 @@ impl Apple {
 
 /// A container by its name, and the file of its variables. Both go when this is dropped.
 struct Named {
-    program: PathBuf,
+    program: Program,
     name: String,
     directory: PathBuf,
     /// Tells others that somebody lives in it.
@@ -60,7 +60,7 @@ struct Named {
 }
 
 /// Takes away what others have left who were killed: containers, and files of variables.
-fn reap(program: &PathBuf, all: &Path) {
+fn reap(program: &Program, all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         if locked(&entry.path()).is_ok() {
             let name = format!("ringfence-{}", entry.file_name().to_string_lossy());
@@ -71,7 +71,7 @@ fn reap(program: &PathBuf, all: &Path) {
 }
 
 impl Named {
-    fn new(program: PathBuf, request: &Request, around: &Surroundings) -> Result<Self, LaunchError> {
+    fn new(program: Program, request: &Request, around: &Surroundings) -> Result<Self, LaunchError> {
         let all = around.state.join("apple");
         reap(&program, &all);
         let directory = all.join(request.run.as_str());
@@ -215,8 +215,8 @@ impl Backend for Apple {
             return Err(LaunchError::Runtime(failure.with_remedy("work in a directory without secrets")));
         }
         let workspace = request.workspace.host().as_path();
-        let spec = run::spec(request, &program, workspace, None);
-        let argv = std::iter::once(program.display().to_string()).chain(words).collect();
+        let spec = run::spec(request, &program.file, workspace, None);
+        let argv = std::iter::once(program.file.display().to_string()).chain(words).collect();
         // The command is the person's own program: what it needs is a home, and where its helpers are.
         let path = self.around.programs.path().to_string_lossy().into_owned();
         let home = self.around.home.display().to_string();

@@ -4,19 +4,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
 
 use ringfence_core::failure::{Failure, FailureClass};
 use serde_json::Value;
 
-use super::command::{ask, find};
+use super::command::{Program, ask, find};
 use super::plan::LABEL;
 use crate::Surroundings;
 use crate::keeper::{Keeper, Kept};
 use crate::shared::waiting::locked;
 
 struct Runtime {
-    program: PathBuf,
+    program: Program,
     around: Surroundings,
 }
 

@@ -18,7 +18,7 @@ pub(super) fn probe(around: &Surroundings, settings: &Settings) -> Vec<Finding> 
             return vec![Finding::absent(config.runtime_command, failure.message, REMEDY)];
         }
     };
-    let found = Finding::ok(config.runtime_command, program.display().to_string());
+    let found = Finding::ok(config.runtime_command, program.file.display().to_string());
     let service = match ask(&program, &["system", "status"]) {
         Ok(_) => Finding::ok("service", "it answers"),
         Err(failure) => Finding::absent("service", failure.message, "run `container system start`"),

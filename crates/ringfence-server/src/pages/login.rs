@@ -5,7 +5,7 @@
 
 use axum::Extension;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
@@ -22,8 +22,13 @@ use crate::sessions::{SessionOrigin, Sessions};
 
 /// A login code, in the address that `ringfence open` prints.
 #[derive(Deserialize)]
-pub(super) struct Code {
+struct Code {
     code: Option<String>,
+}
+
+/// The login code in an address.
+pub(crate) fn login_code(uri: &Uri) -> Option<String> {
+    Query::<Code>::try_from_uri(uri).ok().and_then(|Query(Code { code })| code)
 }
 
 /// The form, or the redemption of a code: once, for a session, and on to an address without the code.
@@ -33,11 +38,10 @@ pub(super) async fn page(
     Extension(from): Extension<From>,
     method: Method,
     headers: HeaderMap,
-    code: Result<Query<Code>, axum::extract::rejection::QueryRejection>,
+    uri: Uri,
 ) -> Result<Response, Wrong> {
-    let code = code.ok().and_then(|Query(Code { code })| code);
     // Only a GET redeems: a program that looks whether the page is there does not use the code up.
-    let Some(code) = code.filter(|_| method == Method::GET) else {
+    let Some(code) = login_code(&uri).filter(|_| method == Method::GET) else {
         return Ok(form(&visitor).into_response());
     };
     // A code that this connection may not redeem stays for the one that may.

@@ -25,10 +25,12 @@ use axum::routing::{any, get, post};
 use maud::{Markup, html};
 use serde::de::DeserializeOwned;
 
-use crate::access::Who;
+use crate::access::{Denial, Who};
 use crate::app::App;
 use crate::guard::Browser;
 use crate::problem::Problem;
+use crate::revocation::is_revoked;
+pub(crate) use login::login_code;
 use view::Page;
 
 const STYLE: &str = include_str!("assets/style.css");
@@ -179,8 +181,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Form<T> {
     async fn from_request(request: Request, app: &App) -> Result<Self, Wrong> {
         let name = request.extensions().get::<Browser>().cloned();
         let body = axum::body::Bytes::from_request(request, app).await;
-        let body =
-            body.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "malformed", "the form cannot be read"))?;
+        let body = body.map_err(|error| match is_revoked(&error) {
+            true => Denial::Nothing.into(),
+            false => Problem::new(StatusCode::BAD_REQUEST, "malformed", "the form cannot be read"),
+        })?;
         let foreign = || {
             Problem::new(StatusCode::FORBIDDEN, "foreign_form", "the form is not one of this page's own")
                 .with_remedy("open the page anew and try again")

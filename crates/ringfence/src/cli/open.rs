@@ -1,6 +1,5 @@
 //! `ringfence open`: the dashboard in a browser, logged in by a one-time address.
 
-use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, anyhow};
@@ -70,8 +69,8 @@ pub(crate) fn open(args: &Args, installation: &Installation) -> anyhow::Result<E
         return Ok(ExitCode::SUCCESS);
     }
     terminal::line(&login.url);
-    if let Some(browser) = browser {
-        start(&browser, &login.url)?;
+    if let Some(mut browser) = browser {
+        start(&mut browser, &login.url)?;
     } else if !args.print {
         terminal::about(
             "There is no display to open a browser on: open the address yourself. It works once.",
@@ -80,8 +79,8 @@ pub(crate) fn open(args: &Args, installation: &Installation) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// The program that opens an address in the user's browser, where there is a display.
-fn browser(installation: &Installation) -> Option<PathBuf> {
+/// The command that opens an address in the user's browser, where there is a display.
+fn browser(installation: &Installation) -> Option<Command> {
     let variable = |name: &str| installation.env.get(name).is_some_and(|value| !value.is_empty());
     let name = match std::env::consts::OS {
         "macos" => "open",
@@ -89,17 +88,18 @@ fn browser(installation: &Installation) -> Option<PathBuf> {
         _ => return None,
     };
     // A daemon far away would not know the owner's connections by their user.
-    installation.surroundings().find(name).filter(|_| !installation.is_remote())
+    installation.programs(None).command(name).filter(|_| !installation.is_remote())
 }
 
 /// Starts it and does not wait: some stay for as long as the browser does.
-fn start(browser: &PathBuf, url: &str) -> anyhow::Result<()> {
-    Command::new(browser)
+fn start(browser: &mut Command, url: &str) -> anyhow::Result<()> {
+    let name = browser.get_program().display().to_string();
+    browser
         .arg(url)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .map(drop)
-        .with_context(|| format!("failed to start {}", browser.display()))
+        .with_context(|| format!("failed to start {name}"))
 }

@@ -108,6 +108,8 @@ pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
     let mut child = Command::new(&installation.program)
         .args(["serve", "--background"])
         .current_dir("/")
+        // The daemon no longer knows where the command was given, where `PATH` may lead into a workspace.
+        .env("PATH", installation.programs(None).path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(errors)
