@@ -1,7 +1,7 @@
 //! Hooks and configuration that git on the host reaches by a detour: includes, links and home directories.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,6 +19,23 @@ fn status(place: &Place, at: &Path) {
     let mut command = Command::new("git");
     command.env("HOME", place.home()).env("GIT_CONFIG_NOSYSTEM", "1").env_remove("XDG_CONFIG_HOME");
     command.args(["status"]).current_dir(at).output().unwrap();
+}
+
+/// A commit with the user's own configuration, which executes `pre-commit`.
+fn commit(place: &Place) {
+    let mut command = Command::new("git");
+    command.args([
+        "-c",
+        "user.name=u",
+        "-c",
+        "user.email=u@localhost",
+        "commit",
+        "--allow-empty",
+        "-qm",
+        "x",
+    ]);
+    command.current_dir(place.work()).env("HOME", place.home()).env("GIT_CONFIG_NOSYSTEM", "1");
+    command.env_remove("XDG_CONFIG_HOME").output().unwrap();
 }
 
 /// A run tries everything to replace a file, and git on the host executes nothing of it.
@@ -114,18 +131,7 @@ fn directories_of_hooks_are_resolved_as_git_does() {
             ),
         );
         assert_ne!(ran.code(), 0, "{value}: {}", ran.stderr);
-        let mut commit = Command::new("git");
-        commit.args([
-            "-c",
-            "user.name=u",
-            "-c",
-            "user.email=u@localhost",
-            "commit",
-            "--allow-empty",
-            "-qm",
-            "x",
-        ]);
-        commit.current_dir(&work).env("HOME", place.home()).output().unwrap();
+        commit(&place);
         assert!(!mark.exists() && !work.join(hooks).join("pre-commit").exists(), "{value}");
         assert!(!work.join("~").exists(), "{value}: a stub file is left");
     }
@@ -195,4 +201,87 @@ fn a_planted_repository_protects_nothing_outside_of_itself() {
     exec(&place, "echo 1 > src/main.rs; echo 2 > src/lib.rs").expect_code(0);
     let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
     assert!(notices.contains("src, which the git configuration of"), "{notices}");
+}
+
+/// A link, what it leads to, and a file that git executes by way of it.
+const LINKED_HOOKS: [(&str, &str, &str, Option<&str>); 7] = [
+    (".git/hooks/pre-commit", "../../scripts/pc.sh", "scripts/pc.sh", None),
+    (".git/hooks/pre-commit", "WORK/scripts/pc.sh", "scripts/pc.sh", None),
+    (".git/hooks", "../gh", "gh/pre-commit", None),
+    (".husky/pre-commit", "../scripts/pc.sh", "scripts/pc.sh", Some(".husky")),
+    ("tools/hooks/pre-commit", "../../way/pc.sh", "scripts/pc.sh", Some("tools/hooks")),
+    ("HOME/ghooks/pre-commit", "WORK/scripts/pc.sh", "scripts/pc.sh", Some("~/ghooks")),
+    ("HOME/ghooks", "WORK/gh", "gh/pre-commit", Some("~/ghooks")),
+];
+
+#[test]
+fn hooks_that_links_lead_to_are_protected() {
+    for (link, target, file, hooks) in LINKED_HOOKS {
+        for exists in [true, false] {
+            let place = Place::new();
+            let work = place.work().canonicalize().unwrap();
+            repository(&work);
+            let text = |text: &str| {
+                text.replace("WORK", work.to_str().unwrap()).replace("HOME", place.home().to_str().unwrap())
+            };
+            let (own, mark) = (place.home().join("own"), trap(&place).1);
+            let hook = work.join(file);
+            fs::create_dir_all(hook.parent().unwrap()).unwrap();
+            symlink("scripts", work.join("way")).unwrap();
+            if exists {
+                fs::write(&hook, format!("#!/bin/sh\ntouch {}\n", own.display())).unwrap();
+                fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            let link = work.join(text(link));
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            let _ = fs::remove_dir_all(&link);
+            symlink(text(target), &link).unwrap();
+            match hooks {
+                Some(value) if value.starts_with('~') => {
+                    fs::write(place.home().join(".gitconfig"), format!("[core]\nhooksPath = {value}\n"))
+                        .unwrap();
+                }
+                Some(value) => assert!(git(&work, &["config", "core.hooksPath", value]).0),
+                None => {}
+            }
+            let above = Path::new(file).parent().unwrap().display().to_string();
+            let write = format!("printf '#!/bin/sh\\ntouch {}\\n' > {file}; chmod +x {file}", mark.display());
+            let script = format!(
+                "{write}; rm -f {file}; {write}; mv {above} gone; mkdir -p {above}; {write}; \
+                 mkdir other; cp {file} other/; rm way; ln -s other way; echo fine > free"
+            );
+            let ran = exec(&place, &script);
+            assert!(work.join("free").exists(), "{link:?}: {}", ran.stderr);
+            commit(&place);
+            assert!(!mark.exists(), "{link:?} {exists}: git executed what the run wrote: {}", ran.stderr);
+            assert_eq!(own.exists(), exists, "{link:?}: the user's own hook");
+        }
+    }
+}
+
+#[test]
+fn directories_that_a_path_of_hooks_leaves_again_stay_in_place() {
+    for exists in [true, false] {
+        let place = Place::new();
+        let work = place.work();
+        repository(&work);
+        fs::create_dir_all(work.join("tools/hooks")).unwrap();
+        if exists {
+            fs::create_dir_all(work.join("tools/git")).unwrap();
+        }
+        assert!(git(&work, &["config", "core.hooksPath", "tools/git/../hooks"]).0);
+        let mark = trap(&place).1;
+        let script = format!(
+            "echo 1 > tools/git/free; mkdir -p other/deep other/hooks; \
+             printf '#!/bin/sh\\ntouch {}\\n' > other/hooks/pre-commit; chmod +x other/hooks/pre-commit; \
+             rm -rf tools/git; mv tools/git gone; ln -sT ../other/deep tools/git; \
+             mv tools gone; mkdir tools; ln -sT ../other/deep tools/git",
+            mark.display()
+        );
+        let ran = exec(&place, &script);
+        assert!(work.join("other/hooks/pre-commit").exists(), "{}", ran.stderr);
+        commit(&place);
+        assert!(!mark.exists(), "{exists}: {}", ran.stderr);
+        assert_eq!(work.join("tools/git").exists(), exists, "{}", ran.stderr);
+    }
 }

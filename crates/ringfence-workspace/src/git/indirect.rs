@@ -14,9 +14,9 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
+use super::config;
 use super::repository::{MAX_CONFIG_BYTES, MAX_POINTER_BYTES};
-use super::{config, lexical};
-use crate::{EntryKind, Metadata, ReadError, read_bounded};
+use crate::{Directory, DirectoryError, EntryKind, Metadata, ReadError, read_bounded};
 
 /// Deepest include that git follows.
 const MAX_INCLUDE_DEPTH: usize = 10;
@@ -24,6 +24,8 @@ const MAX_INCLUDE_DEPTH: usize = 10;
 const MAX_FILES: usize = 64;
 /// Most symbolic links that the kernel follows in one path.
 const MAX_LINKS: usize = 40;
+/// Most entries of a directory of hooks that are looked at, and most links among them that are followed.
+const MAX_HOOKS: (usize, usize) = (10_000, 256);
 /// Longest list of users that is searched for a home directory.
 const MAX_USERS_BYTES: u64 = 1 << 20;
 
@@ -32,6 +34,8 @@ const MAX_USERS_BYTES: u64 = 1 << 20;
 pub struct Located {
     /// The links, in the order in which they are followed. No other part of their paths is a link.
     pub links: Vec<PathBuf>,
+    /// Directories that a `..` leaves again: the path leads elsewhere if one of them becomes a link.
+    pub passed: Vec<PathBuf>,
     /// What the path leads to, without links. It may not exist.
     pub end: PathBuf,
 }
@@ -80,12 +84,52 @@ impl Configuration {
 
 /// Follows a path of the host as the kernel would. Nothing is opened for reading.
 pub fn locate(path: &Path) -> io::Result<Located> {
-    let plain = || Located { links: Vec::new(), end: lexical(path) };
+    let returns = || path.components().any(|part| part == Component::ParentDir);
     match open_plain(path, OFlags::PATH) {
-        Ok(_) => Ok(plain()),
+        Ok(_) => Ok(plain(path)),
         Err(Errno::LOOP) => trace(path),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(plain()),
+        // What is missing before a `..` may hide a link behind it.
+        Err(Errno::NOENT | Errno::NOTDIR) if returns() => trace(path),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(plain(path)),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Follows the links in a directory of hooks, and says how many are left out. `directory` has no link on its way.
+pub fn linked_hooks(directory: &Path) -> io::Result<(Vec<Located>, usize)> {
+    let is_none =
+        |cause: &io::Error| matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    let opened = match Directory::open(directory) {
+        Err(DirectoryError::Open { cause, .. }) if is_none(&cause) => return Ok((Vec::new(), 0)),
+        opened => opened.map_err(io::Error::other)?,
+    };
+    let entries = opened.entries(MAX_HOOKS.0)?;
+    let links = entries.into_iter().filter(|entry| entry.kind == EntryKind::Link);
+    let links: BTreeSet<OsString> = links.map(|entry| entry.name).collect();
+    let left_out = links.len().saturating_sub(MAX_HOOKS.1);
+    // A link that leads nowhere, in a circle, executes nothing.
+    let located = links.iter().take(MAX_HOOKS.1).filter_map(|name| locate(&directory.join(name)).ok());
+    Ok((located.collect(), left_out))
+}
+
+/// A path on whose way no link is.
+fn plain(path: &Path) -> Located {
+    let mut located = Located { links: Vec::new(), passed: Vec::new(), end: PathBuf::new() };
+    for part in path.components() {
+        match part {
+            Component::ParentDir => located.leave(),
+            Component::CurDir => {}
+            other => located.end.push(other),
+        }
+    }
+    located
+}
+
+impl Located {
+    /// Goes up, as `..` does.
+    fn leave(&mut self) {
+        self.passed.push(self.end.clone());
+        self.end.pop();
     }
 }
 
@@ -100,12 +144,12 @@ fn trace(path: &Path) -> io::Result<Located> {
         path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
     };
     let mut waiting = parts(path);
-    let mut located = Located { links: Vec::new(), end: PathBuf::from("/") };
+    let mut located = Located { links: Vec::new(), passed: Vec::new(), end: PathBuf::from("/") };
     while let Some(part) = waiting.pop() {
         match Path::new(&part).components().next() {
             Some(Component::Normal(name)) => located.end.push(name),
             Some(Component::ParentDir) => {
-                located.end.pop();
+                located.leave();
                 continue;
             }
             Some(Component::RootDir) => {
@@ -143,7 +187,7 @@ fn read_located(path: &Path) -> io::Result<(Located, Result<Vec<u8>, ReadError>)
             let content = read_plain(&located.end, MAX_CONFIG_BYTES);
             Ok((located, content))
         }
-        content => Ok((Located { links: Vec::new(), end: lexical(path) }, content)),
+        content => Ok((plain(path), content)),
     }
 }
 
@@ -280,11 +324,15 @@ mod tests {
         symlink("missing", place.at("w/dangling")).unwrap();
         let found = place.read("home/.gitconfig");
         let links = vec![place.at("home/.gitconfig"), place.at("w/way")];
-        assert_eq!(found.files[0], Located { links, end: place.at("w/dot/real") });
+        assert_eq!(found.files[0], Located { links, passed: Vec::new(), end: place.at("w/dot/real") });
         // As git does: beside the link, not beside what it leads to.
         assert_eq!(found.files[1].end, place.at("home/beside"));
         let dangling = locate(&place.at("w/dangling")).unwrap();
-        assert_eq!(dangling, Located { links: vec![place.at("w/dangling")], end: place.at("w/missing") });
+        let links = vec![place.at("w/dangling")];
+        assert_eq!(dangling, Located { links, passed: Vec::new(), end: place.at("w/missing") });
+        let back = locate(&place.at("w/none/../way/../x")).unwrap();
+        let passed = vec![place.at("w/none"), place.at("w/dot")];
+        assert_eq!(back, Located { links: vec![place.at("w/way")], passed, end: place.at("w/x") });
     }
 
     #[test]
