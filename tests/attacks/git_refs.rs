@@ -1,6 +1,7 @@
 //! What a run does to refs: nothing that was committed is lost, and what its commits bring is reported.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::Value;
@@ -18,6 +19,12 @@ fn result(place: &Place) -> Value {
 fn commit_of(at: &Path, name: &str) -> String {
     let (found, id) = git(at, &["rev-parse", "--verify", "-q", name]);
     if found { id.trim().to_owned() } else { String::new() }
+}
+
+fn overlay(place: &Place, script: &str) {
+    place
+        .run(&["exec", "--mode", "native", "--workspace", "overlay", "--", "sh", "-c", script])
+        .expect_code(0);
 }
 
 /// The entry of a list of objects in which `key` has this value.
@@ -180,4 +187,112 @@ fn a_repository_that_names_another_git_directory_is_not_imported() {
     exec(&place, "git -C t/x branch -q -D precious.txt; git -C t/x branch -q other; true").expect_code(0);
     assert_eq!(fs::read_to_string(outside.join("precious.txt")).unwrap(), "precious");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+}
+
+#[test]
+fn files_that_are_only_staged_or_stashed_are_reported() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    assert!(git(&work, &["config", "core.hooksPath", "tools/hooks"]).0);
+    symlink("../../scripts/pc.sh", work.join(".git/hooks/pre-push")).unwrap();
+    let script = "blob=$(echo evil | git hash-object -w --stdin); \
+         export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; \
+         tree() { GIT_INDEX_FILE=/tmp/$1 git update-index --add --cacheinfo 100644,$blob,$2; GIT_INDEX_FILE=/tmp/$1 git write-tree; }; \
+         index=$(git commit-tree -p HEAD -m i $(tree one .envrc)); untracked=$(git commit-tree -m u $(tree two .vscode/tasks.json)); \
+         git update-ref refs/stash $(git commit-tree -p HEAD -p $index -p $untracked -m w HEAD^{tree}); \
+         git update-index --add --cacheinfo 100755,$blob,.husky/pre-commit --cacheinfo 100755,$blob,tools/hooks/x \
+             --cacheinfo 100755,$blob,scripts/pc.sh --cacheinfo 100755,$blob,plain";
+    let ran = exec(&place, script).expect_code(0);
+    let result = result(&place);
+    let files = &result["executed_later"];
+    for (path, git_ref) in [
+        (".envrc", "refs/stash"),
+        (".vscode/tasks.json", "refs/stash"),
+        (".husky/pre-commit", "index"),
+        ("tools/hooks/x", "index"),
+        ("scripts/pc.sh", "index"),
+    ] {
+        assert_eq!(find(files, "path", path)["git_ref"], git_ref, "{result}");
+    }
+    assert!(!files.to_string().contains("plain"), "{files}");
+    assert!(ran.stderr.contains("in git's index"), "{}", ran.stderr);
+}
+
+/// Neither many files nor many refs keep what the configuration names out of the list.
+#[test]
+fn commits_that_lead_configured_hooks_elsewhere_are_reported_first() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    fs::create_dir_all(work.join("tools/hooks")).unwrap();
+    fs::write(work.join("tools/hooks/pre-commit"), "true\n").unwrap();
+    fs::create_dir_all(work.join("sub/git")).unwrap();
+    fs::write(work.join("sub/git/file"), "1\n").unwrap();
+    assert!(git(&work, &["add", "-A"]).0 && git(&work, &["commit", "-qm", "hooks"]).0);
+    assert!(git(&work, &["config", "core.hooksPath", "tools/hooks"]).0);
+    assert!(git(&work, &["config", "--add", "core.hooksPath", "sub/git/../hooks"]).0);
+    let script = format!(
+        "blob=$(echo evil | git hash-object -w --stdin); link=$(printf other | git hash-object -w --stdin); \
+         for i in $(seq 60); do git update-index --add --cacheinfo 100644,$blob,a$i/.gitmodules; done; {COMMIT} -m many; \
+         for i in $(seq 40); do git branch a$i; done; \
+         git update-index --force-remove tools/hooks/pre-commit; git update-index --force-remove sub/git/file; \
+         git update-index --add --cacheinfo 120000,$link,tools --cacheinfo 120000,$link,sub/git && {COMMIT} -m x"
+    );
+    overlay(&place, &script);
+    let told = place.run(&["apply", "last"]).expect_code(0).stderr;
+    let by = "(git executes what its configuration and hooks name, in commits of refs/heads/main)";
+    for part in [&format!(": sub/git {by}, tools {by}"), "12 more files in commits", "9 more refs"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
+fn a_merge_of_the_user_goes_on_unless_a_commit_ended_it() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    assert!(git(&work, &["checkout", "-q", "-b", "other"]).0);
+    assert!(git(&work, &["commit", "-q", "--allow-empty", "-m", "theirs"]).0);
+    assert!(git(&work, &["checkout", "-q", "main"]).0);
+    assert!(git(&work, &["merge", "-q", "--no-ff", "--no-commit", "other"]).0);
+    let state = work.join(".git/MERGE_HEAD");
+    assert!(state.exists());
+    exec(&place, "rm .git/MERGE_HEAD .git/MERGE_MSG; git branch made").expect_code(0);
+    assert!(state.exists() && !commit_of(&work, "made").is_empty());
+    exec(&place, &format!("{COMMIT} --no-edit")).expect_code(0);
+    assert!(!state.exists() && !commit_of(&work, "main^2").is_empty());
+}
+
+#[test]
+fn commits_of_a_detached_head_are_kept() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    assert!(git(&work, &["checkout", "-q", "--detach"]).0);
+    // What a branch names needs no other name.
+    exec(&place, "git checkout -q main").expect_code(0);
+    assert!(git(&work, &["for-each-ref", "refs/ringfence"]).1.is_empty());
+    assert!(git(&work, &["checkout", "-q", "--detach"]).0);
+    assert!(git(&work, &["commit", "-q", "--allow-empty", "-m", "precious"]).0);
+    let precious = commit_of(&work, "HEAD");
+    let ran = exec(&place, "git checkout -q main").expect_code(0);
+    let kept = find(&result(&place)["git_refs"], "name", "HEAD")["from_kept_as"].clone();
+    let kept = kept.as_str().unwrap();
+    assert_eq!(commit_of(&work, kept), precious, "{}", ran.stderr);
+}
+
+#[test]
+fn commits_in_an_overlay_are_shown_and_its_files_are_reported() {
+    let place = Place::new();
+    repository(&place.work());
+    overlay(&place, "git status");
+    assert!(place.run(&["diff", "last"]).stdout.contains("Nothing was changed."));
+    overlay(&place, &format!("{COMMIT} --allow-empty -m x"));
+    let shown = place.run(&["diff", "last"]).expect_code(0);
+    assert!(!shown.stdout.contains("Nothing was changed."), "{}", shown.stdout);
+    assert!(shown.stderr.contains("the run changed branches"), "{}", shown.stderr);
+    overlay(&place, "mkdir sub; echo evil > sub/.envrc");
+    let applied = place.run(&["apply", "last"]).expect_code(0);
+    assert!(applied.stderr.contains("programs execute: sub/.envrc"), "{} {}", applied.stdout, applied.stderr);
 }

@@ -220,7 +220,7 @@ pub struct ExecutedLater {
     pub path: PlainText,
     /// What executes it, in a short sentence.
     pub why: String,
-    /// The ref whose commits hold it, if a commit of the run changed it.
+    /// The ref whose commits hold it, if a commit of the run changed it; `index` if the run only staged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<String>,
 }

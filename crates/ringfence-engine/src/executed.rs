@@ -13,6 +13,7 @@ use ringfence_core::text::escaped;
 use ringfence_store::runs::Runs;
 use ringfence_workspace::Directory;
 use ringfence_workspace::executed::{ExecutedBy, Locations, MAX_REPORTED, Search, search};
+use ringfence_workspace::git::INDEX;
 
 /// How long the search may take, and noting where everything is before the run.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,7 +29,7 @@ pub struct ExecutedFile {
     pub by: ExecutedBy,
     /// Its path, from the workspace.
     pub path: PathBuf,
-    /// The ref whose commits hold it, if a commit of the run changed it.
+    /// The ref whose commits hold it, if a commit of the run changed it; `index` if the run only staged it.
     pub git_ref: Option<String>,
 }
 
@@ -169,7 +170,8 @@ pub(crate) fn search_lost(runs: &Runs) -> Vec<String> {
         let Record { effective, workspace, layer, .. } = record;
         let trees = Trees::new(&effective.files, workspace.host().as_path(), layer);
         let (files, unsearched) = trees.search(&runs.record_file(&run));
-        let told = notice(&merge(files, Vec::new())).into_iter().chain(unsearched);
+        let (files, left_out) = merge(files, Vec::new());
+        let told = notice(&files).into_iter().chain(left_out).chain(unsearched);
         notices.extend(told.map(|message| {
             format!("run {run} in {workspace}, which was lost: {message}", workspace = workspace.host())
         }));
@@ -179,8 +181,12 @@ pub(crate) fn search_lost(runs: &Runs) -> Vec<String> {
     notices
 }
 
-/// Puts both lists together, the most dangerous first. A file that is in both is listed once, with its ref.
-pub(crate) fn merge(mut files: Vec<ExecutedFile>, commits: Vec<ExecutedFile>) -> Vec<ExecutedLater> {
+/// Puts both lists together, the most dangerous first. A file that is in both is listed once, with its ref. The notice says
+/// how many are left out.
+pub(crate) fn merge(
+    mut files: Vec<ExecutedFile>,
+    commits: Vec<ExecutedFile>,
+) -> (Vec<ExecutedLater>, Option<String>) {
     for commit in commits {
         match files.iter_mut().find(|file| file.path == commit.path) {
             Some(known) => known.git_ref = known.git_ref.take().or(commit.git_ref),
@@ -189,14 +195,21 @@ pub(crate) fn merge(mut files: Vec<ExecutedFile>, commits: Vec<ExecutedFile>) ->
     }
     // What was found in the workspace is in this order already, and keeps it.
     files.sort_by_key(|file| file.by);
-    files.truncate(MAX_REPORTED);
-    files.into_iter().map(Into::into).collect()
+    // What the workspace holds does not displace what the commits of its repository bring.
+    let left_out = files.len().saturating_sub(2 * MAX_REPORTED);
+    let notice =
+        (left_out > 0).then(|| format!("{left_out} more files that programs execute later are not listed"));
+    (files.into_iter().take(2 * MAX_REPORTED).map(Into::into).collect(), notice)
 }
 
 /// What a user is told of these files, on one line.
 pub fn notice(files: &[ExecutedLater]) -> Option<String> {
     let named = files.iter().take(MAX_NAMED).map(|file| {
-        let commits = file.git_ref.as_ref().map(|name| format!(", in commits of {name}")).unwrap_or_default();
+        let commits = match file.git_ref.as_deref() {
+            None => String::new(),
+            Some(INDEX) => ", in git's index".to_owned(),
+            Some(name) => format!(", in commits of {name}"),
+        };
         format!("{} ({}{commits})", file.path, file.why)
     });
     let named = named.collect::<Vec<_>>().join(", ");
@@ -236,7 +249,7 @@ mod tests {
             file(ExecutedBy::PackageManager, "package.json", Some("refs/heads/main")),
             file(ExecutedBy::Git, ".gitmodules", Some("refs/heads/x")),
         ];
-        let merged = merge(files, commits);
+        let (merged, _) = merge(files, commits);
         let found: Vec<_> =
             merged.iter().map(|file| (file.path.to_string(), file.git_ref.as_deref())).collect();
         assert_eq!(
@@ -282,8 +295,12 @@ mod tests {
     #[test]
     fn a_notice_names_a_few_and_counts_the_rest() {
         let files = (0..20).map(|number| file(ExecutedBy::Shell, &format!("{number}/.envrc"), None));
-        let told = notice(&merge(files.collect(), Vec::new())).unwrap();
+        let told = notice(&merge(files.collect(), Vec::new()).0).unwrap();
         assert!(told.contains("4/.envrc") && !told.contains("5/.envrc") && told.contains("and 15 more"));
         assert_eq!(notice(&[]), None);
+        let files = |count| (0..count).map(|number| file(ExecutedBy::Git, &format!("{number}/.git"), None));
+        let (listed, left_out) = merge(files(101).collect(), Vec::new());
+        assert_eq!((listed.len(), merge(files(100).collect(), Vec::new()).1), (100, None));
+        assert!(left_out.unwrap().starts_with("1 more"));
     }
 }

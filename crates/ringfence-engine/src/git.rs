@@ -44,9 +44,7 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
     let find = || git::find_git(path, workspace);
     let deadline = Instant::now() + IMPORT_TIMEOUT;
     let mut failed = false;
-    let others = (1u32..).map(|number| number.to_string());
-    let others = others.take_while(|name| directory.metadata(Path::new(name)).is_ok());
-    for one in std::iter::once(place.clone()).chain(others.map(|name| place.join(name))) {
+    for one in places(&place, &directory) {
         let import = Import { place: &one, run: run.as_str(), find_git: &find, deadline };
         match git::import(import) {
             Ok(imported) => all.add(imported, &one, workspace),
@@ -63,6 +61,20 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
         let _ = runs.discard_git(run);
     }
     all
+}
+
+/// Whether commits of a run wait to be imported.
+pub fn has_commits(runs: &Runs, run: &RunId) -> bool {
+    let place = runs.git(run);
+    let Ok(directory) = Directory::open(&place) else { return false };
+    places(&place, &directory).any(|one| git::has_commits(&one).unwrap_or(false))
+}
+
+/// The private git directories of a run: of the workspace, and of repositories below it.
+fn places<'a>(place: &'a Path, directory: &'a Directory) -> impl Iterator<Item = PathBuf> + 'a {
+    let others = (1u32..).map(|number| number.to_string());
+    let others = others.take_while(|name| directory.metadata(Path::new(name)).is_ok());
+    std::iter::once(place.to_owned()).chain(others.map(|name| place.join(name)))
 }
 
 impl ImportedRefs {
@@ -94,7 +106,7 @@ impl ImportedRefs {
 
     /// Files in its commits that programs execute later, the most dangerous first.
     pub fn executed_later(&self) -> Vec<ExecutedLater> {
-        executed::merge(self.executed.clone(), Vec::new())
+        executed::merge(self.executed.clone(), Vec::new()).0
     }
 
     /// What a user is told of these files.

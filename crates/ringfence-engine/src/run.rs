@@ -300,11 +300,11 @@ pub fn run(
         false => ImportedRefs::default(),
     };
     let kept = imported.kept_notices();
-    let executed_later = executed::merge(executed_later, imported.executed);
+    let (executed_later, left_out) = executed::merge(executed_later, imported.executed);
     if let Some(message) = executed::notice(&executed_later) {
         let _ = watchers.tell(Event::Notice { message: message.into() });
     }
-    for message in imported.notices.into_iter().chain(kept).chain(unsearched) {
+    for message in imported.notices.into_iter().chain(kept).chain(left_out).chain(unsearched) {
         watchers.observer.warning(&message);
         let _ = watchers.tell(Event::Notice { message: message.into() });
     }

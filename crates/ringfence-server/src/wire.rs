@@ -447,7 +447,7 @@ pub(crate) struct ExecutedLater {
     pub(crate) path: String,
     /// What executes it.
     pub(crate) why: String,
-    /// The ref whose commits hold it, if a commit of the run changed it.
+    /// The ref whose commits hold it, if a commit of the run changed it; `index` if the run only staged it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) git_ref: Option<String>,
 }

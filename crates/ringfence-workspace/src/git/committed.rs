@@ -1,13 +1,13 @@
 //! Files in the commits of a run that programs execute once they are checked out.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::GitError;
-use super::import::RefChange;
+use super::import::{RefChange, STASH};
 use super::program::{Git, Input};
 use crate::executed::{ExecutedBy, executed_by};
 
@@ -20,6 +20,10 @@ const MAX_REPORTED: usize = 50;
 /// How long all comparisons may take, and how many bytes of address space each has: a run can commit trees without end.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
+/// Commits of which a stash is made: of what it was made on, of the index, of untracked files.
+const STASH_PARENTS: usize = 3;
+/// What stands for the index in the place of a ref.
+pub const INDEX: &str = "index";
 /// Refs whose files have no names of the user's.
 const NOTES: &str = "refs/notes/";
 /// The tree without files, which git knows without its object.
@@ -31,7 +35,7 @@ const EMPTY_TREE: [&str; 2] = [
 /// A file in the commits of a run that a program executes once it is checked out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// The ref that leads to it.
+    /// The ref that leads to it, or [`INDEX`].
     pub git_ref: String,
     /// Its path, from the working tree.
     pub path: PathBuf,
@@ -40,62 +44,129 @@ pub struct Committed {
 }
 
 /// What was found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Found {
     pub(super) files: Vec<Committed>,
     /// What was not compared, and why.
     pub(super) notices: Vec<String>,
 }
 
+/// Paths, from the working tree, that the repository's configuration and its hooks lead to.
+#[derive(Debug, Default)]
+pub(super) struct Configured {
+    /// Files and directories. What is below them is executed, and what replaces a part of their paths leads elsewhere.
+    pub(super) ends: Vec<PathBuf>,
+    /// Directories that a `..` leaves again: only what replaces a part of their paths matters.
+    pub(super) passed: Vec<PathBuf>,
+}
+
+impl Configured {
+    fn leads_to(&self, path: &Path) -> bool {
+        self.ends.iter().any(|end| path.starts_with(end))
+            || self.ends.iter().chain(&self.passed).any(|end| end.starts_with(path))
+    }
+}
+
 /// What is looked for.
 pub(super) struct Search<'a> {
     /// Refs that the run changed.
     pub(super) refs: &'a [RefChange],
+    /// Names of the refs that are compared first.
+    pub(super) first: &'a [String],
     /// What new refs are compared with; `None` is a repository without commits.
     pub(super) base: Option<&'a str>,
     pub(super) sha256: bool,
-    /// Files and directories, from the working tree, that the repository's configuration names.
-    pub(super) configured: &'a [PathBuf],
+    pub(super) configured: &'a Configured,
+    /// Paths of the index that the run changed.
+    pub(super) staged: &'a [PathBuf],
 }
 
-/// Lists the files that refs of a run bring, compared with what each named before.
+/// Two trees to compare.
+struct Comparison<'a> {
+    git_ref: &'a str,
+    from: String,
+    to: String,
+}
+
+/// Lists the files that refs of a run and its index bring, compared with what each named before.
 pub(super) fn find(git: &Git<'_>, search: &Search<'_>) -> Found {
-    let Search { refs, base, sha256, configured } = *search;
     let git = Git {
         max_output_bytes: MAX_PATHS_BYTES,
         max_memory_bytes: MAX_MEMORY_BYTES,
         deadline: git.deadline.min(Instant::now() + TIMEOUT),
         ..git.clone()
     };
-    let mut found = Found::default();
-    let mut known = BTreeSet::new();
-    let base = base.unwrap_or(EMPTY_TREE[usize::from(sha256)]);
-    let moved = refs.iter().filter(|change| !change.name.starts_with(NOTES));
-    let moved: Vec<_> = moved.filter_map(|change| Some((change, change.to.as_deref()?))).collect();
+    let mut notices = Vec::new();
+    let mut files = Files { configured: search.configured, known: BTreeMap::new() };
+    let mut moved: Vec<(&RefChange, &str)> =
+        search.refs.iter().filter_map(|change| Some((change, change.to.as_deref()?))).collect();
+    moved.retain(|(change, _)| !change.name.starts_with(NOTES));
+    let place = |name: &String| search.first.iter().position(|first| first == name);
+    moved.sort_by_key(|(change, _)| place(&change.name).unwrap_or(usize::MAX));
     for (change, to) in moved.iter().take(MAX_COMPARED_REFS) {
-        let from = change.from.as_deref().unwrap_or(base);
-        match changed_paths(&git, from, to) {
-            Err(error) => {
-                found.notices.push(not_searched(&change.name, &error.to_string()));
-                if Instant::now() >= git.deadline {
-                    found.notices.push(not_searched("later refs", "the time was over"));
-                    break;
+        if Instant::now() >= git.deadline {
+            notices.push(not_searched("later refs", "the time was over"));
+            break;
+        }
+        for Comparison { git_ref, from, to } in search.comparisons(&git, change, to) {
+            match changed_paths(&git, &from, &to) {
+                Err(error) => notices.push(not_searched(git_ref, &error.to_string())),
+                Ok(paths) => {
+                    if paths.len() as u64 >= MAX_PATHS_BYTES {
+                        notices.push(not_searched(git_ref, "they change too many files"));
+                    }
+                    let paths = paths.split(|byte| *byte == 0);
+                    paths.for_each(|path| files.add(Path::new(OsStr::from_bytes(path)), git_ref));
                 }
-            }
-            Ok(paths) => {
-                if paths.len() as u64 >= MAX_PATHS_BYTES {
-                    found.notices.push(not_searched(&change.name, "they change too many files"));
-                }
-                add(&paths, &change.name, configured, &mut known, &mut found.files);
             }
         }
     }
     if let Some(more) = moved.len().checked_sub(MAX_COMPARED_REFS).filter(|more| *more > 0) {
-        found.notices.push(not_searched(&format!("{more} more refs"), "the run changed too many"));
+        notices.push(not_searched(&format!("{more} more refs"), "the run changed too many"));
     }
-    found.files.sort_by(|a, b| (a.by, &a.path).cmp(&(b.by, &b.path)));
-    found.files.truncate(MAX_REPORTED);
-    found
+    search.staged.iter().for_each(|path| files.add(path, INDEX));
+    let mut found: Vec<(bool, Committed)> = files.known.into_values().collect();
+    found.sort_by(|(a_named, a), (b_named, b)| (!a_named, a.by, &a.path).cmp(&(!b_named, b.by, &b.path)));
+    if let Some(more) = found.len().checked_sub(MAX_REPORTED).filter(|more| *more > 0) {
+        notices.push(format!("{more} more files in commits that programs execute later are not listed"));
+    }
+    Found { files: found.into_iter().take(MAX_REPORTED).map(|(_, file)| file).collect(), notices }
+}
+
+impl Search<'_> {
+    /// What to compare for a ref: a stash holds the index and untracked files in commits of their own.
+    fn comparisons<'c>(&self, git: &Git<'_>, change: &'c RefChange, to: &str) -> Vec<Comparison<'c>> {
+        let git_ref = change.name.as_str();
+        let base = self.base.unwrap_or(EMPTY_TREE[usize::from(self.sha256)]);
+        let from = change.from.as_deref().unwrap_or(base).to_owned();
+        let mut all = vec![Comparison { git_ref, from, to: to.to_owned() }];
+        if git_ref == STASH {
+            let listed = git.run(&["rev-list", "--parents", "--max-count=1", to], Input::Nothing);
+            let listed = String::from_utf8_lossy(&listed.unwrap_or_default()).into_owned();
+            let parents = listed.split_whitespace().skip(1).take(STASH_PARENTS);
+            all.extend(parents.map(|to| Comparison { git_ref, from: base.to_owned(), to: to.to_owned() }));
+        }
+        all
+    }
+}
+
+/// Files that are executed, by their paths, and whether the configuration leads to them.
+struct Files<'a> {
+    configured: &'a Configured,
+    known: BTreeMap<PathBuf, (bool, Committed)>,
+}
+
+impl Files<'_> {
+    fn add(&mut self, path: &Path, git_ref: &str) {
+        if path.as_os_str().is_empty() || self.known.contains_key(path) {
+            return;
+        }
+        let named = self.configured.leads_to(path);
+        if let Some(by) = named.then_some(ExecutedBy::Git).or_else(|| executed_by(path)) {
+            let file = Committed { git_ref: git_ref.to_owned(), path: path.to_owned(), by };
+            self.known.insert(path.to_owned(), (named, file));
+        }
+    }
 }
 
 fn not_searched(name: &str, why: &str) -> String {
@@ -108,23 +179,4 @@ fn changed_paths(git: &Git<'_>, from: &str, to: &str) -> Result<Vec<u8>, GitErro
     let small = ["-c", "core.packedGitWindowSize=32m", "-c", "core.packedGitLimit=256m"];
     let words = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=d", from, to];
     git.run(&[&small[..], &words[..]].concat(), Input::Nothing)
-}
-
-fn add(
-    paths: &[u8],
-    name: &str,
-    configured: &[PathBuf],
-    known: &mut BTreeSet<PathBuf>,
-    files: &mut Vec<Committed>,
-) {
-    let paths = paths.split(|byte| *byte == 0).map(|path| Path::new(OsStr::from_bytes(path)));
-    let by_configuration =
-        |path: &Path| configured.iter().any(|named| path.starts_with(named)).then_some(ExecutedBy::Git);
-    for path in paths {
-        if let Some(by) = by_configuration(path).or_else(|| executed_by(path))
-            && known.insert(path.to_owned())
-        {
-            files.push(Committed { git_ref: name.to_owned(), path: path.to_owned(), by });
-        }
-    }
 }

@@ -5,17 +5,21 @@
 //! move by compare-and-swap against their values at the start. What cannot be taken over stays where it is and is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
-use super::committed::{self, Committed};
+use super::committed::{self, Committed, Configured};
 use super::confine;
+use super::indirect::{Located, linked_hooks, locate};
 use super::private::Start;
 use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
@@ -32,7 +36,7 @@ const UNPACK_LIMIT: u32 = 200;
 const MAX_EXCLUDED: usize = 1000;
 /// Refs that are taken over. Never `refs/replace`: git would show other objects than those that are named.
 const NAMESPACES: [&str; 4] = ["refs/heads/", "refs/tags/", "refs/notes/", "refs/remotes/"];
-const STASH: &str = "refs/stash";
+pub(super) const STASH: &str = "refs/stash";
 const TAGS: &str = "refs/tags/";
 /// Most refs that a run may change.
 const MAX_CHANGED_REFS: usize = 1000;
@@ -145,6 +149,15 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     };
     quarantine.index_packs(&importer.clean)?;
     importer.import()
+}
+
+/// Whether a run changed refs or `HEAD` in its private git directory.
+pub fn has_commits(place: &Path) -> Result<bool, GitError> {
+    let place_directory = Directory::open(place)?;
+    let start = read_start(&place_directory)?;
+    let private = place_directory.directory(Path::new(PRIVATE)).map_err(|source| made(place, source))?;
+    let seen = Seen::look(&place_directory, &private, &start)?;
+    Ok(seen.head_changed || !seen.refs.is_empty())
 }
 
 /// The git directory that a private one stands for.
@@ -511,39 +524,61 @@ impl Importer<'_> {
         self.take_objects(&staged)?;
         self.move_refs(&mut done);
         self.move_head(&mut done);
+        let mut staged = Vec::new();
         if let Some(index) = index {
             match self.replace_index(&index) {
-                Ok(replaced) => done.index = replaced,
+                Ok(()) => (done.index, staged) = (true, index.new_paths()),
                 Err(why) => done.notices.push(format!("the index was not taken over: {why}")),
             }
         }
-        self.end_states();
-        self.find_executed(&mut done);
+        self.end_states(&done);
+        self.find_executed(&staged, &mut done);
         Ok(done)
     }
 
-    /// Files and directories of the working tree that the repository's configuration includes or has its hooks in. Those that
-    /// a home directory leads to are not found.
-    fn configured_paths(&self) -> Vec<PathBuf> {
-        // The tree's own place does not matter, as long as nothing leads out of it.
-        let tree = match &self.start.worktree {
-            None => self.start.common.parent().unwrap_or(Path::new("/")),
-            Some(_) => Path::new("/tree"),
+    /// Where the working tree is. Its place does not matter where it is not known, as long as nothing leads out of it.
+    fn tree(&self) -> PathBuf {
+        let known = match &self.start.worktree {
+            None => self.start.common.parent().map(Path::to_owned),
+            Some(_) => {
+                let pointer = self.own.read_text(Path::new("gitdir"), MAX_HEAD_BYTES).ok();
+                let pointer = pointer.map(|text| self.start.own().join(text.trim()));
+                pointer.and_then(|pointer| Some(lexical(pointer.parent()?)))
+            }
         };
+        known.unwrap_or_else(|| PathBuf::from("/tree"))
+    }
+
+    /// Paths of the working tree that the repository's configuration includes or has its hooks in, and those that links among
+    /// the hooks lead to. Those that a home directory leads to are not found.
+    fn configured_paths(&self) -> Configured {
+        let tree = self.tree();
         let files = [self.start.common.join("config"), self.start.own().join("config.worktree")];
         let configuration = Configuration::read(files, Path::new("/nonexistent"));
         let hooks = configuration.hooks.iter();
         let hooks = hooks.filter_map(|value| {
-            Configuration::hooks_directory(value, tree, Path::new("/nonexistent")).ok().flatten()
+            Configuration::hooks_directory(value, &tree, Path::new("/nonexistent")).ok().flatten()
         });
-        let included = configuration.files.into_iter().map(|file| file.end);
-        let below =
-            hooks.chain(included).filter_map(|path| Some(lexical(&path).strip_prefix(tree).ok()?.to_owned()));
-        below.filter(|path| !path.as_os_str().is_empty()).collect()
+        let hooks = hooks.chain([self.start.common.join("hooks")]);
+        let mut located = configuration.files;
+        for directory in hooks.filter_map(|directory| locate(&directory).ok()) {
+            located.extend(linked_hooks(&directory.end).map(|(hooks, _)| hooks).unwrap_or_default());
+            located.push(directory);
+        }
+        let below = |path: PathBuf| {
+            let below = path.strip_prefix(&tree).ok()?.to_owned();
+            (!below.as_os_str().is_empty() && !below.starts_with(".git")).then_some(below)
+        };
+        let mut configured = Configured::default();
+        for Located { links, passed, end } in located {
+            configured.ends.extend(links.into_iter().chain([end]).filter_map(below));
+            configured.passed.extend(passed.into_iter().filter_map(below));
+        }
+        configured
     }
 
-    /// Lists what programs execute of the files that the new commits bring.
-    fn find_executed(&self, done: &mut Imported) {
+    /// Lists what programs execute of the files that the new commits and the index bring.
+    fn find_executed(&self, staged: &[PathBuf], done: &mut Imported) {
         let before = |name: &str| match self.seen.before.get(name) {
             Some(RefValue::Object(id)) => Some(id.clone()),
             _ => None,
@@ -557,11 +592,19 @@ impl Importer<'_> {
         if let Some(id) = done.head.clone().filter(|head| is_object_id(head)) {
             refs.push(RefChange { name: "HEAD".into(), to: Some(id), ..RefChange::default() });
         }
+        let heads = [refs::parse_value(&self.start.head), self.seen.head.clone()];
+        let branches = heads.into_iter().flatten().filter_map(|head| match head {
+            RefValue::Symbolic(name) => Some(name),
+            RefValue::Object(_) => None,
+        });
+        let first: Vec<String> = branches.chain(["HEAD".to_owned()]).collect();
         let search = committed::Search {
             refs: &refs,
+            first: &first,
             base: base.as_deref(),
             sha256: self.start.sha256,
             configured: &self.configured_paths(),
+            staged,
         };
         let found = committed::find(&self.clean, &search);
         done.executed_later = found.files;
@@ -626,19 +669,16 @@ impl Importer<'_> {
 
     /// Whether nothing would name the old commits any more once a ref is changed. The stash has them in its reflog.
     fn loses_commits(&self, change: &RefChange) -> bool {
-        let is_ancestor = |from: &str, to: &str| {
-            self.real.run(&["merge-base", "--is-ancestor", from, to], Input::Nothing).is_ok()
-        };
         match (&change.from, &change.to) {
             _ if change.name == STASH => false,
             (None, _) => false,
             (Some(_), None) => true,
-            (Some(from), Some(to)) => change.name.starts_with(TAGS) || !is_ancestor(from, to),
+            (Some(from), Some(to)) => change.name.starts_with(TAGS) || !self.is_ancestor(from, to),
         }
     }
 
     /// Gives the run's commits another name if their own ref cannot be moved.
-    fn keep_new(&self, change: &mut RefChange, error: &GitError, done: &mut Imported) {
+    fn keep_new(&self, change: &mut RefChange, error: &dyn Display, done: &mut Imported) {
         let name = &change.name;
         let kept = self.kept_name("", name);
         let copy = RefChange { name: kept.clone(), to: change.to.clone(), ..RefChange::default() };
@@ -693,10 +733,42 @@ impl Importer<'_> {
             }
             _ => Err("the run left no valid HEAD".to_owned()),
         };
-        match moved {
-            Ok(head) => done.head = Some(head),
-            Err(why) => done.notices.push(format!("HEAD was not moved: {why}")),
+        match (moved, &self.seen.head) {
+            (Ok(head), _) => {
+                self.keep_detached(&head, done);
+                done.head = Some(head);
+            }
+            (Err(why), Some(RefValue::Object(id))) => {
+                let mut change =
+                    RefChange { name: "HEAD".into(), to: Some(id.clone()), ..RefChange::default() };
+                self.keep_new(&mut change, &why, done);
+                done.refs.push(change);
+            }
+            (Err(why), _) => done.notices.push(format!("HEAD was not moved: {why}")),
         }
+    }
+
+    /// Keeps the commits of a detached `HEAD` that nothing names any more. `head` is what it points to now.
+    fn keep_detached(&self, head: &str, done: &mut Imported) {
+        let Some(RefValue::Object(from)) = refs::parse_value(&self.start.head) else { return };
+        let words = ["for-each-ref", "--count=1", "--contains", &from];
+        let is_named = self.real.run(&words, Input::Nothing).is_ok_and(|found| !found.is_empty());
+        if is_named || self.is_ancestor(&from, head) {
+            return;
+        }
+        let kept = self.kept_name(BEFORE, "HEAD");
+        let copy = RefChange { name: kept.clone(), to: Some(from.clone()), ..RefChange::default() };
+        if let Err(error) = self.update(&copy, None) {
+            return done.notices.push(format!("{from}, which HEAD named before, is not kept: {error}"));
+        }
+        let resolved = self.real.run(&["rev-parse", "--verify", "-q", head], Input::Nothing);
+        let to = resolved.ok().map(|id| String::from_utf8_lossy(&id).trim().to_owned());
+        let name = "HEAD".to_owned();
+        done.refs.push(RefChange { name, from: Some(from), to, kept_as: None, from_kept_as: Some(kept) });
+    }
+
+    fn is_ancestor(&self, from: &str, to: &str) -> bool {
+        self.real.run(&["merge-base", "--is-ancestor", from, to], Input::Nothing).is_ok()
     }
 
     /// What the real `HEAD` holds now.
@@ -733,7 +805,7 @@ impl Importer<'_> {
     }
 
     /// Writes a new index with the entries of the private one, by git itself, and puts it into place.
-    fn replace_index(&self, index: &Indexes) -> Result<bool, String> {
+    fn replace_index(&self, index: &Indexes) -> Result<(), String> {
         let fresh = self.place.join("quarantine/index");
         let mut lines = Vec::new();
         for entry in &index.after {
@@ -745,7 +817,7 @@ impl Importer<'_> {
         let git = Git { index: Some(fresh.clone()), ..self.clean.clone() };
         let words = ["update-index", "-z", "--index-info"];
         git.run(&words, Input::Text(lines)).map_err(|error| error.to_string())?;
-        self.put_index(&fresh, index).map(|()| true).map_err(|error| error.to_string())
+        self.put_index(&fresh, index).map_err(|error| error.to_string())
     }
 
     /// As git does it: by a lock file that is renamed.
@@ -770,8 +842,12 @@ impl Importer<'_> {
         written
     }
 
-    /// A merge that a commit ended is over on the host too.
-    fn end_states(&self) {
+    /// A merge that a commit ended is over on the host too. Without one it is the user's, who may still want it.
+    fn end_states(&self, done: &Imported) {
+        let moved = |change: &RefChange| change.kept_as.is_none() && self.start.is_head(&change.name);
+        if done.head.is_none() && !done.refs.iter().any(moved) {
+            return;
+        }
         for name in &self.seen.ended {
             let _ = unlinkat(self.own, name.as_str(), AtFlags::empty());
         }
@@ -785,6 +861,12 @@ struct Indexes {
 }
 
 impl Indexes {
+    /// Paths whose entries the run added or changed.
+    fn new_paths(&self) -> Vec<PathBuf> {
+        let new = self.after.difference(&self.now);
+        new.map(|entry| PathBuf::from(OsStr::from_bytes(&entry.path))).collect()
+    }
+
     /// Objects that only the private index names.
     fn new_ids(&self) -> BTreeSet<String> {
         let known: BTreeMap<&str, ()> = self.now.iter().map(|entry| (entry.id(), ())).collect();

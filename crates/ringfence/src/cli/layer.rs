@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, anyhow, bail};
+use ringfence_core::event::ExecutedLater;
 use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
 use ringfence_core::text::escaped;
@@ -195,6 +196,9 @@ fn check_named(paths: &[PathBuf], changes: &[Change]) -> anyhow::Result<()> {
 
 pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
     let layer = open(&args.run, args.cwd.as_deref(), installation)?;
+    let runs = installation.runs();
+    let run = runs.find(&args.run)?;
+    let has_commits = git::has_commits(&runs, &run);
     let Changes { list, notices, .. } = layer.changes();
     check_named(&args.paths, &list)?;
     let changes: Vec<Change> =
@@ -202,11 +206,16 @@ pub(crate) fn diff(args: &DiffArgs, installation: &Installation) -> anyhow::Resu
     if args.json {
         terminal::json(&changes.iter().map(described).collect::<Result<Vec<_>, _>>()?)?;
     } else if changes.is_empty() {
-        terminal::line("Nothing was changed.");
+        terminal::line(if has_commits { "No files were changed." } else { "Nothing was changed." });
     } else if args.stat {
         show_stat(&layer, &changes);
     } else {
         changes.iter().for_each(|change| show(&layer, change));
+    }
+    if has_commits {
+        terminal::about(format!(
+            "the run changed branches, tags or HEAD: `ringfence apply {run}` imports them"
+        ));
     }
     notices.iter().for_each(terminal::about);
     Ok(ExitCode::SUCCESS)
@@ -244,6 +253,7 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
         terminal::json(&serde_json::json!({ "applied": applied, "conflicts": conflicts }))?;
     } else {
         tell(&done);
+        tell_executed(&done, &changes.list);
     }
     if changes.is_truncated {
         changes.notices.iter().for_each(terminal::about);
@@ -293,6 +303,18 @@ fn tell_commits(imported: &ImportedRefs) {
     }
     for notice in &imported.notices {
         terminal::about(notice);
+    }
+}
+
+/// Says which of the applied files programs execute.
+fn tell_executed(done: &Applied, changes: &[Change]) {
+    let applied = changes.iter().filter(|change| done.applied.contains(&change.path));
+    let executed = applied.filter_map(|change| {
+        let path = change.path.display().to_string().into();
+        Some(ExecutedLater { path, why: executed_later(change)?.to_owned(), git_ref: None })
+    });
+    if let Some(message) = ringfence_engine::executed_notice(&executed.collect::<Vec<_>>()) {
+        terminal::about(message);
     }
 }
 
