@@ -1,8 +1,9 @@
 //! Ringfence's own daemons, which no run may reach, whatever its policy allows.
 //!
 //! A daemon announces the port on which it listens by an abstract Unix socket, whose name holds the port. The kernel lists such
-//! names for a network namespace and removes one with its process. So a broker knows the daemon of every installation, user and
-//! program name at the addresses of this machine, not only that of its own state directory.
+//! names for a network namespace and removes one with its process. So a broker knows the daemon of every installation and program
+//! name of its user and of root at the addresses of this machine, not only that of its own state directory. Any user can bind such
+//! a name, so who has is asked of the kernel by connecting to it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -23,7 +24,10 @@ const UNIX_SOCKETS: &str = "/proc/self/net/unix";
 #[derive(Debug)]
 pub struct Announcement {
     #[cfg(target_os = "linux")]
-    _socket: std::os::unix::net::UnixDatagram,
+    socket: std::sync::Arc<std::os::unix::net::UnixListener>,
+    /// Takes the connections of those who ask whose it is, and closes them.
+    #[cfg(target_os = "linux")]
+    acceptor: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Announcement {
@@ -31,11 +35,24 @@ impl Announcement {
     #[cfg(target_os = "linux")]
     pub fn of(port: u16) -> io::Result<Self> {
         use std::os::linux::net::SocketAddrExt;
-        use std::os::unix::net::{SocketAddr, UnixDatagram};
+        use std::os::unix::net::{SocketAddr, UnixListener};
         let mut random = [0_u8; 8];
         getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{ANNOUNCEMENT}{port}:{:016x}", u64::from_ne_bytes(random));
-        Ok(Self { _socket: UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)? })
+        let socket = std::sync::Arc::new(UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?);
+        let accepting = std::sync::Arc::clone(&socket);
+        let acceptor = std::thread::Builder::new().name("announcement".into()).spawn(move || {
+            loop {
+                match accepting.accept() {
+                    Ok(_) => {}
+                    // The socket was shut down.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+                    // A process without descriptors may have some soon.
+                    Err(_) => std::thread::park_timeout(std::time::Duration::from_millis(50)),
+                }
+            }
+        })?;
+        Ok(Self { socket, acceptor: Some(acceptor) })
     }
 
     /// Nothing: there are no abstract sockets here.
@@ -45,14 +62,64 @@ impl Announcement {
     }
 }
 
-/// Whether some daemon of this machine has announced a port. In doubt it has.
+#[cfg(target_os = "linux")]
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        // The name lasts for as long as the other thread holds the socket.
+        let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
+        let _ = self.acceptor.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// Whether a daemon of this user or of root has announced a port. In doubt it has.
 #[cfg(target_os = "linux")]
 fn is_announced(port: u16) -> bool {
-    let begins = format!("@{ANNOUNCEMENT}{port}:");
-    let name = |line: &[u8]| line.split(|byte| *byte == b' ').next_back().unwrap_or_default().to_vec();
-    match std::fs::read(UNIX_SOCKETS) {
-        Ok(list) => list.split(|byte| *byte == b'\n').any(|line| name(line).starts_with(begins.as_bytes())),
+    let own = rustix::process::geteuid();
+    let counts = |name: &Vec<u8>| match owner_of(name) {
+        Ok(owner) => owner.is_some_and(|owner| owner == own || owner.is_root()),
         Err(_) => true,
+    };
+    announcements(port).map_or(true, |names| names.iter().any(counts))
+}
+
+/// Whether a daemon of this user has announced a port. In doubt it has not.
+#[cfg(target_os = "linux")]
+pub fn is_announced_by_this_user(port: u16) -> bool {
+    let own = rustix::process::geteuid();
+    let is_own = |name: &Vec<u8>| matches!(owner_of(name), Ok(Some(owner)) if owner == own);
+    announcements(port).is_ok_and(|names| names.iter().any(is_own))
+}
+
+/// Nothing is known: there are no abstract sockets here.
+#[cfg(not(target_os = "linux"))]
+pub fn is_announced_by_this_user(_: u16) -> bool {
+    false
+}
+
+/// The names of all announcements of a port.
+#[cfg(target_os = "linux")]
+fn announcements(port: u16) -> io::Result<Vec<Vec<u8>>> {
+    let begins = format!("{ANNOUNCEMENT}{port}:");
+    let list = std::fs::read(UNIX_SOCKETS)?;
+    let names = list.split(|byte| *byte == b'\n').filter_map(|line| {
+        let name = line.rsplit(|byte| *byte == b' ').next()?.strip_prefix(b"@")?;
+        name.starts_with(begins.as_bytes()).then(|| name.to_vec())
+    });
+    Ok(names.collect())
+}
+
+/// Who listens at an abstract name; `None` if nobody does, whatever else has the name.
+#[cfg(target_os = "linux")]
+fn owner_of(name: &[u8]) -> io::Result<Option<rustix::process::Uid>> {
+    use rustix::io::Errno;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    // A listener that accepts nothing keeps no one waiting.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?) {
+        Ok(()) => Ok(Some(rustix::net::sockopt::socket_peercred(&socket)?.uid)),
+        Err(Errno::CONNREFUSED | Errno::PROTOTYPE) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -113,7 +180,9 @@ fn is_of_this_machine(address: IpAddr) -> bool {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "what a daemon has written")]
 mod tests {
-    use super::{Announcement, DaemonAddress};
+    use super::DaemonAddress;
+    #[cfg(target_os = "linux")]
+    use super::{Announcement, is_announced_by_this_user};
 
     #[cfg(target_os = "linux")]
     #[test]
@@ -132,31 +201,56 @@ mod tests {
         assert!(other.refuse(address).is_ok());
     }
 
+    /// A name that no listener of this user or of root has tells nothing.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn name_of_an_announcement_alone_announces_nothing() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        let name = |end: &str| {
+            SocketAddr::from_abstract_name(format!("{}{port}:{end}", super::ANNOUNCEMENT)).unwrap()
+        };
+        let _datagrams = UnixDatagram::bind_addr(&name("datagrams")).unwrap();
+        assert!(!super::is_announced(port) && !is_announced_by_this_user(port));
+        let listener = UnixListener::bind_addr(&name("listener")).unwrap();
+        assert!(super::is_announced(port) && is_announced_by_this_user(port));
+        drop(listener);
+        assert!(!super::is_announced(port) && !is_announced_by_this_user(port));
+        // Asked more often than connections fit into the queue of a socket.
+        let _announcement = Announcement::of(port).unwrap();
+        let names = super::announcements(port).unwrap();
+        let name = names.iter().find(|name| !name.ends_with(b"datagrams")).unwrap();
+        assert!((0..20_000).filter(|_| matches!(super::owner_of(name), Ok(Some(_)))).count() > 10_000);
+    }
+
     #[test]
     fn port_of_the_daemon_is_refused_on_every_address_of_this_machine() {
         let state = tempfile::tempdir().unwrap();
         let daemon = DaemonAddress::of(state.path());
+        // Other daemons of this machine announce ports of their own, but none the first one, and none 0.
         let refuses = |target: &str| daemon.refuse(target.parse().unwrap()).is_err();
-        assert!(!refuses("127.0.0.1:4301"), "there is no daemon yet");
-        for listens in ["127.0.0.1:4301", "0.0.0.0:4301", "[::]:4301", "[::1]:4301"] {
+        assert!(!refuses("127.0.0.1:1"), "there is no daemon yet");
+        for listens in ["127.0.0.1:1", "0.0.0.0:1", "[::]:1", "[::1]:1"] {
             std::fs::write(daemon.file(), listens).unwrap();
             for target in [
-                "127.0.0.1:4301",
-                "127.9.9.9:4301",
-                "0.0.0.0:4301",
-                "[::]:4301",
-                "[::1]:4301",
-                "[::ffff:127.0.0.1]:4301",
-                "[::ffff:0.0.0.0]:4301",
-                "[fe80::1]:4301",
+                "127.0.0.1:1",
+                "127.9.9.9:1",
+                "0.0.0.0:1",
+                "[::]:1",
+                "[::1]:1",
+                "[::ffff:127.0.0.1]:1",
+                "[::ffff:0.0.0.0]:1",
+                "[fe80::1]:1",
             ] {
                 assert!(refuses(target), "{target} with a daemon at {listens}");
             }
-            for target in ["127.0.0.1:4302", "192.0.2.7:4301", "[2001:db8::7]:4301"] {
+            for target in ["127.0.0.1:0", "192.0.2.7:1", "[2001:db8::7]:1"] {
                 assert!(!refuses(target), "{target} with a daemon at {listens}");
             }
         }
         std::fs::write(daemon.file(), "").unwrap();
-        assert!(!refuses("127.0.0.1:4301"), "it listens nowhere");
+        assert!(!refuses("127.0.0.1:1"), "it listens nowhere");
     }
 }

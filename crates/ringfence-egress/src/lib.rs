@@ -44,7 +44,7 @@ pub use audit::{Entry, Outcome, read_entries};
 pub use authority::{Authority, AuthorityError};
 pub use broker::{Broker, BrokerError};
 pub use credential::{Credential, Inside};
-pub use daemon::{Announcement, DaemonAddress};
+pub use daemon::{Announcement, DaemonAddress, is_announced_by_this_user};
 pub use login::{Login, LoginError, LoginReport, LoginTool};
 pub use meter::{Budget, Meter, Prices, PricesError};
 pub use post::{PostError, Poster};

@@ -1,6 +1,7 @@
 //! Another installation, asked over HTTP: on a Unix socket, or at an address with a token.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use crate::desk::{
     Agent, Answer, Desk, Letters, LoginCheck, ProcessAnswer, Refusal, RefusalKind, RunRow, RunView,
     SettingsChanged, Status, StoppedAll, Tell, Used, UsedBy,
 };
+use crate::loopback_peer;
 use crate::wire::quoted;
 
 /// How long a daemon may take for what takes long.
@@ -78,6 +80,32 @@ struct Problem {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(
+        "no daemon of yours listens at {0}, so neither RINGFENCE_TOKEN nor RINGFENCE_API_KEY was sent there"
+    )]
+    NotOwnDaemon(SocketAddr),
+}
+
+const NOT_OWN_REMEDY: &str = "run `ringfence start`, or set RINGFENCE_URL to the daemon's Unix socket: unix:///home/me/.ringfence/api.sock";
+
+/// Whether sockets are all of this user.
+fn are_own(users: &[u32]) -> bool {
+    users.iter().all(|user| *user == rustix::process::geteuid().as_raw())
+}
+
+/// Whether a daemon of this user, and no other program, listens at an address of this machine. Where the kernel has no lists of
+/// sockets it is believed.
+fn is_own_daemon(address: SocketAddr) -> bool {
+    loopback_peer::listeners(address).is_none_or(|users| {
+        !users.is_empty() && are_own(&users) && ringfence_egress::is_announced_by_this_user(address.port())
+    })
+}
+
 fn refusal(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalKind::Unavailable, message)
 }
@@ -117,10 +145,10 @@ impl Remote {
         Ok(Self { place, credential: token.or_else(|| given(key).map(|key| ("x-api-key", key))), runtime })
     }
 
-    async fn connect(&self) -> io::Result<(Box<dyn Stream>, String)> {
+    async fn connect(&self) -> Result<(Box<dyn Stream>, String), ConnectError> {
         Ok(match &self.place {
             Place::Socket(path) => (Box::new(UnixStream::connect(path).await?), "localhost".to_owned()),
-            Place::Plain(authority) => (Box::new(TcpStream::connect(authority).await?), authority.clone()),
+            Place::Plain(authority) => (Box::new(self.connect_plain(authority).await?), authority.clone()),
             Place::Tls(authority, config) => {
                 let stream = TcpStream::connect(authority).await?;
                 let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
@@ -130,6 +158,27 @@ impl Remote {
                 (Box::new(tls.connect(name, stream).await?), authority.clone())
             }
         })
+    }
+
+    /// Connects without TLS. On loopback any program can listen while the daemon is stopped, so a credential is sent only to a
+    /// daemon of this user.
+    async fn connect_plain(&self, authority: &str) -> Result<TcpStream, ConnectError> {
+        let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in tokio::net::lookup_host(authority).await? {
+            let guarded = self.credential.is_some() && address.ip().to_canonical().is_loopback();
+            // Before, so that no other program has the connection; afterwards, because the daemon may have ended meanwhile.
+            if guarded && loopback_peer::listeners(address).is_some_and(|users| !are_own(&users)) {
+                return Err(ConnectError::NotOwnDaemon(address));
+            }
+            match TcpStream::connect(address).await {
+                Ok(_) if guarded && !is_own_daemon(address) => {
+                    return Err(ConnectError::NotOwnDaemon(address));
+                }
+                Ok(stream) => return Ok(stream),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed.into())
     }
 
     async fn send(
@@ -142,7 +191,12 @@ impl Remote {
             refusal(format!("the daemon does not answer: {error}"))
                 .with_remedy(Some("RINGFENCE_URL says where it is; `ringfence start` starts it there"))
         };
-        let (stream, host) = self.connect().await.map_err(|error| unreachable(&error))?;
+        let (stream, host) = self.connect().await.map_err(|error| match error {
+            ConnectError::Io(error) => unreachable(&error),
+            error @ ConnectError::NotOwnDaemon(_) => {
+                Refusal::new(RefusalKind::Forbidden, error.to_string()).with_remedy(Some(NOT_OWN_REMEDY))
+            }
+        })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| unreachable(&error))?;

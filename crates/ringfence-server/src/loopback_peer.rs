@@ -16,6 +16,10 @@ use std::path::{Path, PathBuf};
 
 /// `01` in the fourth column of `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
+/// The same of a socket that takes connections.
+const LISTENING: &str = "0A";
+/// The kernel's lists of TCP sockets.
+const LISTS: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
 /// The namespaces of a process that has to share the daemon's.
 const NAMESPACES: [&str; 3] = ["user", "pid", "mnt"];
 /// Longer chains of parents are refused.
@@ -52,8 +56,31 @@ pub(crate) fn is_owner_outside_of_runs(ends: Ends) -> bool {
 }
 
 fn established(ends: Ends) -> Option<Socket> {
-    let lists = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-    lists.into_iter().filter_map(|list| fs::read_to_string(list).ok()).find_map(|list| find(&list, ends))
+    LISTS.into_iter().filter_map(|list| fs::read_to_string(list).ok()).find_map(|list| find(&list, ends))
+}
+
+/// The users whose sockets take connections to an address; `None` where the kernel does not list them.
+pub(crate) fn listeners(address: SocketAddr) -> Option<Vec<u32>> {
+    let lists: Vec<String> = LISTS.into_iter().filter_map(|list| fs::read_to_string(list).ok()).collect();
+    let users = lists.iter().flat_map(|list| find_listeners(list, address)).collect();
+    (!lists.is_empty()).then_some(users)
+}
+
+/// The users of the sockets in one of the kernel's lists that listen at an address, or at all addresses.
+fn find_listeners(list: &str, address: SocketAddr) -> Vec<u32> {
+    let written = written(address);
+    let port = format!(":{:04X}", address.port());
+    let takes = |local: &str| {
+        let everywhere = local.strip_suffix(&port).is_some_and(|ip| ip.bytes().all(|byte| byte == b'0'));
+        everywhere || written.iter().any(|address| address == local)
+    };
+    let user = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, _, LISTENING, _, _, _, uid, ..] = columns[..] else { return None };
+        // A user that cannot be read is none of one's own.
+        takes(local).then(|| uid.parse().unwrap_or(u32::MAX))
+    };
+    list.lines().skip(1).filter_map(user).collect()
 }
 
 /// The established socket of the client in one of the kernel's lists.
