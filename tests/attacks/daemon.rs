@@ -1,12 +1,13 @@
 //! Attempts to command the daemon without being its owner: by other users, by runs, by pages, by floods.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
@@ -35,6 +36,18 @@ fn as_stranger(script: &str, args: &[&str]) -> Option<Ran> {
         .output()
         .unwrap();
     Some(Ran::from(output))
+}
+
+/// Starts a Python script as a user, with pipes.
+fn spawn_as(user: &str, script: &str, argument: &str) -> Child {
+    Command::new("setpriv")
+        .args(["--reuid", user, "--regid", user, "--clear-groups", "python3", "-c", script, argument])
+        .env("PATH", "/usr/bin:/bin")
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// Connects, posts a task with the start of a second request behind it, and closes; many times.
@@ -748,4 +761,78 @@ fn token_that_is_revoked_while_a_request_comes_commands_nothing() {
     }
     let tasks = site.get("/tasks").expect(200).json();
     assert_eq!(tasks["tasks"].as_array().unwrap().len(), 2, "{tasks}");
+}
+
+/// A listener that keeps what it is sent. The daemon's port may have become free.
+const LISTEN: &str = r#"
+import socket, sys
+s = socket.create_server(("127.0.0.1", 0))
+print(s.getsockname()[1], flush=True)
+c, _ = s.accept()
+c.settimeout(20)
+print(c.recv(65536).decode(), flush=True)
+"#;
+
+#[test]
+fn token_is_sent_to_no_other_program_on_loopback() {
+    let run = |port: u16, host: &str| {
+        let place = Place::new().env("RINGFENCE_URL", format!("http://{host}:{port}"));
+        place.env("RINGFENCE_TOKEN", "secret-token").run(&["task", "list"])
+    };
+    let assert_refused = |ran: &Ran| {
+        assert!(ran.code() == 125 && ran.stderr.contains("no daemon of yours listens at"), "{ran:?}");
+        assert!(ran.stderr.contains("ringfence start") && ran.stderr.contains("unix://"), "{ran:?}");
+    };
+    // One's own program, which is no daemon: a run may have started it.
+    let own = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = own.local_addr().unwrap().port();
+    for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"] {
+        assert_refused(&run(port, host));
+        own.set_nonblocking(true).unwrap();
+        while let Ok((mut stream, _)) = own.accept() {
+            let mut sent = String::new();
+            stream.read_to_string(&mut sent).unwrap();
+            assert_eq!(sent, "", "{host}");
+        }
+    }
+    if !is_root() {
+        return;
+    }
+    // Another user's, even where a daemon of one's own has announced the port.
+    let mut stranger = spawn_as(STRANGER, LISTEN, "");
+    let mut lines = BufReader::new(stranger.stdout.take().unwrap()).lines();
+    let port = lines.next().unwrap().unwrap().parse().unwrap();
+    let name = format!("ringfence-daemon:{port}:0");
+    let address = SocketAddr::from_abstract_name(name);
+    let _announcement = UnixListener::bind_addr(&address.unwrap()).unwrap();
+    assert_refused(&run(port, "127.0.0.1"));
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    assert_eq!(lines.map(Result::unwrap).collect::<String>(), "", "the token was sent");
+}
+
+#[test]
+fn settings_of_a_state_directory_that_others_can_write_are_not_read() {
+    let place = Place::new().settings(SETTINGS);
+    let state = place.state();
+    let exec = || place.run(&["exec", "--", "true"]);
+    exec().expect_code(0);
+    for open in [0o775, 0o757, 0o777] {
+        fs::set_permissions(&state, fs::Permissions::from_mode(open)).unwrap();
+        let ran = exec().expect_code(125);
+        assert!(
+            ran.stderr.contains("can be written by other users") && ran.stderr.contains("chmod go-w"),
+            "{ran:?}"
+        );
+    }
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
+    exec().expect_code(0);
+    if is_root() {
+        std::os::unix::fs::chown(&state, Some(65534), None).unwrap();
+        let ran = exec().expect_code(125);
+        assert!(
+            ran.stderr.contains("belongs to user 65534") && ran.stderr.contains("RINGFENCE_HOME"),
+            "{ran:?}"
+        );
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -124,6 +125,7 @@ impl Installation {
 
     /// The same, with these settings of the running system.
     pub(crate) fn layers_with(&self, workspace: &Path, rows: &[(String, Value)]) -> anyhow::Result<Layers> {
+        refuse_foreign_state(&self.state)?;
         let keys = settings_keys();
         let mut layers = Layers::built_in(keys.clone());
         if let Some(document) = read_document(&self.user_settings(), &keys)? {
@@ -377,6 +379,25 @@ impl Installation {
     pub(crate) fn runs(&self) -> Runs {
         Runs::new(&self.state)
     }
+}
+
+/// Refuses a state directory that another user could have written settings into.
+fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
+    let Ok(data) = fs::metadata(state) else { return Ok(()) };
+    let (owner, own) = (data.uid(), rustix::process::geteuid().as_raw());
+    if owner != own && owner != 0 {
+        return Err(advise(
+            anyhow!("the state directory {} belongs to user {owner}", state.display()),
+            "set RINGFENCE_HOME to a directory of your own",
+        ));
+    }
+    if data.permissions().mode() & 0o022 != 0 {
+        return Err(advise(
+            anyhow!("the state directory {} can be written by other users", state.display()),
+            format!("run `chmod go-w {}`", state.display()),
+        ));
+    }
+    Ok(())
 }
 
 /// The git working tree that a directory is in.
