@@ -287,7 +287,7 @@ mod tests {
             .collect();
         let (count, merged) = (files.len(), merge(files, Vec::new()));
         // As a terminal shows them: on one line, blanks alike, and nothing of what is invisible.
-        let looks = merged.iter().map(|file| file.path.one_line().replace(['\u{200d}', '\u{fe0f}'], ""));
+        let looks = merged.0.iter().map(|file| file.path.one_line().replace(['\u{200d}', '\u{fe0f}'], ""));
         let looks: BTreeSet<_> = looks.map(|path| path.replace('\u{a0}', " ")).collect();
         assert_eq!(looks.len(), count, "{looks:?}");
     }
