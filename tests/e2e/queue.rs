@@ -514,8 +514,10 @@ fn a_store_that_cannot_be_used_says_why_and_is_left_alone() {
 fn a_full_disk_refuses_tasks_clearly_and_forgets_none() {
     let place = Place::new();
     fs::create_dir_all(place.state()).unwrap();
-    let mounted =
-        Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(place.state()).status();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs"])
+        .arg(place.state())
+        .status();
     if !mounted.unwrap().success() {
         assert!(std::env::var_os("CI").is_none(), "a small disk needs root");
         return;

@@ -23,7 +23,7 @@ exit "$3"
 "#;
 
 /// So large is the disk that is full for a while.
-const DISK: &str = "size=192m";
+const DISK: &str = "size=192m,mode=700";
 
 pub(crate) struct House {
     directory: Mutex<Option<TempDir>>,
