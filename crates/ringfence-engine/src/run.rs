@@ -323,7 +323,7 @@ pub fn run(
     if let Some(failure) = remains.and_then(|mut remains| remains.clear()) {
         let _ = observer.event(&Event::Notice { message: failure.message });
     }
-    // After a long run nobody waits for milliseconds, and there may be much to remove.
+    // A long run can afford the removal, and there may be much of it.
     if started.elapsed() > LONG_RUN {
         runs.remove_discarded(0);
     }
@@ -337,7 +337,7 @@ fn search_path<'a>(job: &'a Job<'_>) -> &'a str {
 
 /// What a run of this length leaves is removed at its end, what a shorter one leaves with a later run.
 const LONG_RUN: Duration = Duration::from_secs(1);
-/// More than so much does not wait for a long run.
+/// Entries above which a short run removes them too.
 const MAX_DISCARDED: usize = 256;
 /// How long the overlay may be looked at after the run, beyond what is left of the run's time.
 const POST_RUN_GRACE: Duration = Duration::from_secs(10);

@@ -45,24 +45,14 @@ pub trait Kernel {
     fn link(&mut self, target: &Path, to: &Path) -> Result<(), KernelError>;
     /// Makes an empty directory that stays open when the root is closed.
     fn private(&mut self, target: &Path, mode: u32) -> Result<(), KernelError>;
-    /// Mounts a part of the old root.
-    fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError>;
-    /// The same for a directory that a run could replace.
-    fn bind_known(
-        &mut self,
-        source: &Path,
-        id: DirectoryId,
-        target: &Path,
-        access: Access,
-    ) -> Result<(), KernelError>;
-    /// The same on a directory that is seen already and that a run could replace.
-    fn bind_over(
+    /// Mounts a part of the old root, if it and what it covers are what the scan saw there.
+    fn bind(
         &mut self,
         source: &Path,
         id: Option<DirectoryId>,
         target: &Path,
+        over: Option<&Covered>,
         access: Access,
-        over: &Covered,
     ) -> Result<(), KernelError>;
     /// Mounts a part of the old root below a layer of it, if it is still the directory that was looked at.
     fn overlay(
@@ -114,24 +104,16 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
                 kernel.link(target, to)?;
             }
             Step::Private { target, mode } => kernel.private(target, *mode)?,
-            Step::Bind { source, target, access, id, over: Some(over) } => {
-                kernel.bind_over(source, *id, target, *access, over)?;
-            }
-            Step::Bind { source, target, access, id: Some(id), over: None } => {
-                kernel.directory(target)?;
-                kernel.bind_known(source, *id, target, *access)?;
-            }
-            Step::Bind { source, target, access, .. } => match kernel.is_directory(source) {
-                Some(true) => {
-                    kernel.directory(target)?;
-                    kernel.bind(source, target, *access)?;
+            Step::Bind { source, target, access, id, over } => {
+                // What it covers is there already; anything else is made.
+                match kernel.is_directory(source) {
+                    _ if over.is_some() => {}
+                    Some(true) => kernel.directory(target)?,
+                    Some(false) => kernel.file(target)?,
+                    None => return Err(failed("find", source)(io::ErrorKind::NotFound.into())),
                 }
-                Some(false) => {
-                    kernel.file(target)?;
-                    kernel.bind(source, target, *access)?;
-                }
-                None => return Err(failed("find", source)(io::ErrorKind::NotFound.into())),
-            },
+                kernel.bind(source, *id, target, over.as_ref(), *access)?;
+            }
             Step::Overlay { lower, identity, layer, target } => {
                 kernel.directory(target)?;
                 kernel.overlay(lower, *identity, layer, target)?;
@@ -291,37 +273,28 @@ impl Kernel for Linux {
         bind_tree(&own, target, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).map_err(failed("mount", target))
     }
 
-    fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
-        bind_tree(&old(source), target, rights(access)).map_err(failed("mount", target))
-    }
-
-    fn bind_known(
-        &mut self,
-        source: &Path,
-        id: DirectoryId,
-        target: &Path,
-        access: Access,
-    ) -> Result<(), KernelError> {
-        let bound = clone_known(source, id, access).and_then(|tree| attach(&tree, target));
-        bound.map_err(failed("mount", target))
-    }
-
-    fn bind_over(
+    fn bind(
         &mut self,
         source: &Path,
         id: Option<DirectoryId>,
         target: &Path,
+        over: Option<&Covered>,
         access: Access,
-        over: &Covered,
     ) -> Result<(), KernelError> {
+        let source = old(source);
         let tree = match id {
-            Some(id) => clone_known(source, id, access),
-            None => clone_tree(&old(source)).and_then(|tree| {
-                set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, rights(access))?;
-                Ok(tree)
-            }),
+            None => clone_tree(&source),
+            Some(id) => {
+                locate_known(&source, Some(&Covered { id, below: None })).and_then(|place| clone_of(&place))
+            }
         };
-        let bound = tree.and_then(|tree| attach_on(&tree, &locate_known(target, Some(over))?));
+        let bound = tree.and_then(|tree| {
+            set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, rights(access))?;
+            match over {
+                None => attach(&tree, target),
+                Some(_) => attach_on(&tree, &locate_known(target, over)?),
+            }
+        });
         bound.map_err(failed("mount", target))
     }
 
@@ -387,11 +360,7 @@ impl Kernel for Linux {
     fn hold(&mut self, target: &Path, access: Access, covered: Option<&Covered>) -> Result<(), KernelError> {
         let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
         let held = locate_known(target, covered).and_then(|place| {
-            let flags = OpenTreeFlags::OPEN_TREE_CLONE
-                | OpenTreeFlags::OPEN_TREE_CLOEXEC
-                | OpenTreeFlags::AT_RECURSIVE
-                | OpenTreeFlags::AT_EMPTY_PATH;
-            let tree = open_tree(&place, "", flags)?;
+            let tree = clone_of(&place)?;
             set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, set)?;
             attach_on(&tree, &place)
         });
@@ -464,16 +433,13 @@ fn rights(access: Access) -> u64 {
     MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | read_only
 }
 
-/// A copy of a tree of the old root, if it is what the scan saw there.
-fn clone_known(source: &Path, id: DirectoryId, access: Access) -> io::Result<OwnedFd> {
-    let place = locate_known(&old(source), Some(&Covered { id, below: None }))?;
+/// A copy of what was opened, with everything that is mounted below it.
+fn clone_of(place: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_EMPTY_PATH;
-    let tree = open_tree(&place, "", flags)?;
-    set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, rights(access))?;
-    Ok(tree)
+    Ok(open_tree(place, "", flags)?)
 }
 
 fn clone_tree(source: &Path) -> io::Result<OwnedFd> {
@@ -569,27 +535,15 @@ impl Kernel for Recorder {
     fn private(&mut self, target: &Path, mode: u32) -> Result<(), KernelError> {
         self.note(format!("private {} {mode:o}", target.display()))
     }
-    fn bind(&mut self, source: &Path, target: &Path, access: Access) -> Result<(), KernelError> {
-        self.note(format!("bind {} on {} {access:?}", source.display(), target.display()))
-    }
-    fn bind_known(
-        &mut self,
-        source: &Path,
-        _: DirectoryId,
-        target: &Path,
-        access: Access,
-    ) -> Result<(), KernelError> {
-        self.note(format!("bind known {} on {} {access:?}", source.display(), target.display()))
-    }
-    fn bind_over(
+    fn bind(
         &mut self,
         source: &Path,
         _: Option<DirectoryId>,
         target: &Path,
+        _: Option<&Covered>,
         access: Access,
-        _: &Covered,
     ) -> Result<(), KernelError> {
-        self.note(format!("bind {} over {} {access:?}", source.display(), target.display()))
+        self.note(format!("bind {} on {} {access:?}", source.display(), target.display()))
     }
     fn overlay(
         &mut self,

@@ -1,4 +1,4 @@
-//! Which files the runs hide that are going on, so that none of them can move a file away while another run is looking for
+//! The register of files that active runs hide, so that none of them can move a file away while another run is looking for
 //! what it has to hide.
 //!
 //! A run cannot rename a file that is hidden from it, but it can rename the directories above it. A scan that reads one directory
@@ -138,7 +138,6 @@ fn read(path: &Path) -> io::Result<Vec<HiddenFile>> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-
     use std::path::Path;
 
     use super::{HiddenFile, id_of, others, register};

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// More covers in one directory than this, and the whole directory is covered. The first that suffices is used.
+/// More covers in one directory than this, and the whole directory is covered. They are lowered until the covers fit.
 const THRESHOLDS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
 /// Deepest directory that is chosen, counted from the root. Bounds the work for paths of many parts.
 const MAX_DEPTH: usize = 8;

@@ -399,26 +399,18 @@ impl Survey {
         let mut with_secrets = finds.with_secrets;
         let is_shown = |tree: &PathBuf| !repositories::is_private(tree, self);
         with_secrets.extend(finds.with_denied_refs.into_iter().filter(is_shown));
-        with_secrets.extend(self.second_names_in_git(tree, root)?);
+        // A git directory in which a hidden file has another name is hidden as a whole.
+        let (hidden, held) = self.other_names(tree, root)?;
+        let tree_of = |path: &PathBuf| -> Option<PathBuf> {
+            Some(root.join(git_tree(path.strip_prefix(root).ok()?)?).components().collect())
+        };
+        with_secrets.extend(hidden.iter().filter_map(tree_of));
         let with_secrets: Vec<PathBuf> = with_secrets.into_iter().collect();
         repositories::hide_with_secrets(&with_secrets, self);
-        self.find_other_names(tree, root)
-    }
-
-    /// Other names of hidden and protected files, by their inodes. Those in git directories are treated with these.
-    fn find_other_names(&mut self, tree: &Directory, root: &Path) -> Result<(), LaunchError> {
-        let (hidden, held) = self.other_names(tree, root)?;
-        let in_git = |path: &PathBuf| path.strip_prefix(root).is_ok_and(|below| git_tree(below).is_some());
-        self.hidden.extend(hidden.into_iter().filter(|path| !in_git(path)).map(|path| (path, false)));
-        held.iter().filter(|path| !in_git(path)).for_each(|path| add(&mut self.protected, path));
+        let others = hidden.iter().filter(|path| tree_of(path).is_none());
+        self.hidden.extend(others.map(|path| (path.clone(), false)));
+        held.iter().filter(|path| tree_of(path).is_none()).for_each(|path| add(&mut self.protected, path));
         Ok(())
-    }
-
-    /// The working trees in whose git directories hidden files have other names.
-    fn second_names_in_git(&self, tree: &Directory, root: &Path) -> Result<Vec<PathBuf>, LaunchError> {
-        let (hidden, _) = self.other_names(tree, root)?;
-        let tree_of = |path: &PathBuf| Some(root.join(git_tree(path.strip_prefix(root).ok()?)?));
-        Ok(hidden.iter().filter_map(tree_of).map(|tree| tree.components().collect()).collect())
     }
 
     /// All names of the hidden and of the protected files that have more than one.
