@@ -6,6 +6,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::capability::Capabilities;
 use crate::event::Stream;
 use crate::failure::{Failure, FailureClass};
+use crate::locations::Locations;
 use crate::mode::Mode;
 use crate::plan::{Plan, Request, TerminalSize};
 use crate::policy::Limits;
@@ -60,6 +62,11 @@ pub trait Backend: Send + Sync {
 pub trait Staged: Send {
     /// What a user should know of what was found in the workspace.
     fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Where directories were in the trees that it scanned, by the root of each, once.
+    fn locations(&mut self) -> Vec<(PathBuf, Locations)> {
         Vec::new()
     }
 

@@ -11,6 +11,7 @@ pub mod event;
 pub mod failure;
 pub mod ids;
 pub mod json;
+pub mod locations;
 pub mod mode;
 pub mod paths;
 pub mod plan;

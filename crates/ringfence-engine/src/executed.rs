@@ -3,22 +3,21 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringfence_core::event::ExecutedLater;
+use ringfence_core::locations::Locations;
 use ringfence_core::policy::{Files, GitAccess, Reach, WorkspaceAccess};
 use ringfence_core::record::Record;
 use ringfence_core::text::escaped;
+use ringfence_store::LostRun;
 use ringfence_store::runs::Runs;
 use ringfence_workspace::Directory;
-use ringfence_workspace::executed::{ExecutedBy, Locations, MAX_REPORTED, Search, search};
+use ringfence_workspace::executed::{ExecutedBy, MAX_REPORTED, Search, search};
 use ringfence_workspace::git::INDEX;
 
-/// How long the search may take, and noting where everything is before the run.
+/// How long the search may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most runs, the latest, among which lost ones are looked for.
-const MAX_LOST: usize = 32;
 /// Most files that a notice names.
 const MAX_NAMED: usize = 5;
 
@@ -64,7 +63,8 @@ struct Tree {
     prefix: PathBuf,
     /// Whether the run could write `.git` in it.
     root_git: bool,
-    locations: Locations,
+    /// Where its directories were when the run began, if that is known. More is reported otherwise.
+    locations: Option<Locations>,
 }
 
 /// The directories that a run could write.
@@ -78,12 +78,8 @@ impl Trees {
             return Self(Vec::new());
         }
         let writes = files.workspace == WorkspaceAccess::ReadWrite && !layer;
-        let tree = |root: PathBuf, prefix: PathBuf, root_git| Tree {
-            root,
-            prefix,
-            root_git,
-            locations: Locations::default(),
-        };
+        let tree =
+            |root: PathBuf, prefix: PathBuf, root_git| Tree { root, prefix, root_git, locations: None };
         let direct = files.git == GitAccess::Direct;
         let workspace = writes.then(|| tree(workspace.to_owned(), PathBuf::new(), direct));
         let more = files.write.iter().filter_map(|path| std::fs::canonicalize(path).ok());
@@ -93,19 +89,19 @@ impl Trees {
         Self(workspace.into_iter().chain(more).collect())
     }
 
-    /// Notes where everything is in what a run can write, beside other work.
-    pub(crate) fn note(files: &Files, workspace: &Path, layer: bool) -> Noting {
+    /// What a run can write, with what the scan before it has found of it.
+    pub(crate) fn scanned(
+        files: &Files,
+        workspace: &Path,
+        layer: bool,
+        mut scanned: Vec<(PathBuf, Locations)>,
+    ) -> Self {
         let mut trees = Self::new(files, workspace, layer);
-        Noting(std::thread::spawn(move || {
-            let deadline = Instant::now() + SEARCH_TIMEOUT;
-            for tree in &mut trees.0 {
-                let noted = Directory::open(&tree.root).map_err(std::io::Error::other);
-                let noted = noted.and_then(|directory| Locations::note(&directory, deadline));
-                // Without it more is reported.
-                tree.locations = noted.unwrap_or_default();
-            }
-            trees
-        }))
+        for tree in &mut trees.0 {
+            let found = scanned.iter().position(|(root, _)| *root == tree.root);
+            tree.locations = found.map(|index| scanned.swap_remove(index).1);
+        }
+        trees
     }
 
     /// Searches for what changed since `marker` was written. The notices say what was not searched.
@@ -120,7 +116,8 @@ impl Trees {
                 true => "the workspace".to_owned(),
                 false => tree.prefix.display().to_string(),
             };
-            let look_for = Search { since, locations: &tree.locations, root_git: tree.root_git, deadline };
+            let look_for =
+                Search { since, locations: tree.locations.as_ref(), root_git: tree.root_git, deadline };
             let searched = Directory::open(&tree.root).map_err(std::io::Error::other);
             let report = match searched.and_then(|directory| search(&directory, look_for)) {
                 Ok(report) => report,
@@ -151,32 +148,19 @@ impl Trees {
     }
 }
 
-/// [`Trees`] that are being noted.
-#[derive(Debug)]
-pub(crate) struct Noting(JoinHandle<Trees>);
-
-impl Noting {
-    /// Waits until it is done.
-    pub(crate) fn wait(self) -> Trees {
-        self.0.join().unwrap_or(Trees(Vec::new()))
-    }
-}
-
-/// Searches what runs could write that were lost before they could: killed, or ended by a power failure. Each is searched once.
-pub(crate) fn search_lost(runs: &Runs) -> Vec<String> {
+/// Searches what runs could write that were lost before they could: killed, or ended by a power failure.
+pub(crate) fn search_lost(runs: &Runs, lost: &[LostRun]) -> Vec<String> {
     let mut notices = Vec::new();
-    for run in runs.lost(MAX_LOST) {
-        let Ok(record) = runs.record(&run) else { continue };
+    for LostRun { run, .. } in lost {
+        let Ok(record) = runs.record(run) else { continue };
         let Record { effective, workspace, layer, .. } = record;
         let trees = Trees::new(&effective.files, workspace.host().as_path(), layer);
-        let (files, unsearched) = trees.search(&runs.record_file(&run));
+        let (files, unsearched) = trees.search(&runs.record_file(run));
         let (files, left_out) = merge(files, Vec::new());
         let told = notice(&files).into_iter().chain(left_out).chain(unsearched);
         notices.extend(told.map(|message| {
             format!("run {run} in {workspace}, which was lost: {message}", workspace = workspace.host())
         }));
-        // One that cannot be marked is reported again.
-        let _ = runs.mark_searched(&run);
     }
     notices
 }

@@ -240,7 +240,8 @@ pub fn run(
     let Planned { plan, redactor, mut notices, session } = plan(job, backend, runs, &run)?;
     let mut open = runs.open(&run)?;
     // Before the import, which writes in git directories.
-    let mut lost = executed::search_lost(runs);
+    let (_active, lost_runs) = runs.note_active(&run)?;
+    let mut lost = executed::search_lost(runs, &lost_runs);
     if plan.request.git.is_some() {
         lost.extend(git::import_lost(runs, &run, search_path(job), job.workspace.host().as_path()));
     }
@@ -251,9 +252,11 @@ pub fn run(
     let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref());
     let places = places.map_err(RunError::Attachments)?;
     let unreadable = job.work.names_files().then(|| unreadable(job, &places));
-    let noting = Trees::note(&plan.request.policy.files, job.workspace.host().as_path(), job.layer);
     // It is built while the record is being written.
-    let staged = backend.stage(&plan);
+    let mut staged = backend.stage(&plan);
+    let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
+    let trees =
+        Trees::scanned(&plan.request.policy.files, job.workspace.host().as_path(), job.layer, scanned);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
     notices.extend(lost.iter().cloned());
     let record = record(job, backend, &plan, &redactor, &notices);
@@ -271,7 +274,8 @@ pub fn run(
         told = told.and(watchers.tell(event)?.shown);
     }
     lost.iter().for_each(|message| watchers.observer.warning(message));
-    let trees = noting.wait();
+    // What was told of them is in the log; the next run does not tell it again.
+    drop(lost_runs);
     let (end, remains) = match told {
         Ok(()) => match start(job, staged, session, &runs.network(&run)) {
             Ok(running) => {

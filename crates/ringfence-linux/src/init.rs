@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -99,7 +99,8 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     }
     // The gate is shut off from its own user, and so is its copy; as such it could not write its own maps.
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(wrong("open itself"))?;
-    map_ids(ids).map_err(wrong("map the user"))?;
+    let process = fs::File::open("/proc/self").map_err(wrong("find itself"))?;
+    map_ids(&process, ids).map_err(wrong("map the user"))?;
     if kind.own_network {
         loopback().map_err(wrong("bring up the loopback"))?;
     }
@@ -169,19 +170,16 @@ fn close(kernel: &mut Linux, sandbox: &Sandbox, ids: (u32, u32)) -> Result<(), W
 
 /// Copies the mounts into namespaces that do not own them. There the kernel keeps them together: a directory that was handed to
 /// another run still has its covers when this run, and its own namespace, have ended.
-fn lock_mounts(process: &fs::File, (user, group): (u32, u32)) -> io::Result<()> {
+fn lock_mounts(process: &fs::File, ids: (u32, u32)) -> io::Result<()> {
+    // The first namespace goes with this process: taking it down now would delay the start.
+    let first = openat(process, "ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let _ = first.into_raw_fd();
     // SAFETY: parts this process, which has one thread, from the namespaces that it made.
     if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } != 0 {
         return Err(io::Error::last_os_error());
     }
     set_dumpable_behavior(DumpableBehavior::Dumpable)?;
-    let write = |name: &str, text: &str| {
-        let file = openat(process, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        fs::File::from(file).write_all(text.as_bytes())
-    };
-    write("setgroups", "deny")?;
-    write("uid_map", &format!("{user} {user} 1\n"))?;
-    write("gid_map", &format!("{group} {group} 1\n"))
+    map_ids(process, ids)
 }
 
 /// The gate's own descriptors have no business inside: its socket, its signal pipes.
@@ -212,15 +210,15 @@ pub(crate) fn same_directory(path: &Path, (device, number): (u64, u64)) -> io::R
     Err(io::Error::other("another directory stands in its place"))
 }
 
-/// One user, the same inside as outside.
-fn map_ids((user, group): (u32, u32)) -> io::Result<()> {
-    write_file("/proc/self/setgroups", "deny")?;
-    write_file("/proc/self/uid_map", &format!("{user} {user} 1\n"))?;
-    write_file("/proc/self/gid_map", &format!("{group} {group} 1\n"))
-}
-
-fn write_file(path: &str, text: &str) -> io::Result<()> {
-    fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+/// One user, the same inside as outside. `process` is its own directory in `/proc`.
+fn map_ids(process: &fs::File, (user, group): (u32, u32)) -> io::Result<()> {
+    let write = |name: &str, text: &str| {
+        let file = openat(process, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        fs::File::from(file).write_all(text.as_bytes())
+    };
+    write("setgroups", "deny")?;
+    write("uid_map", &format!("{user} {user} 1\n"))?;
+    write("gid_map", &format!("{group} {group} 1\n"))
 }
 
 /// How many may wait to be let in.

@@ -3,6 +3,7 @@
 //! One module a noun, one trait a noun; [`sqlite`] keeps them all in one file. What must not be here: decisions. What
 //! becomes of a task is said by the step function in core; the store keeps what it is given and gives it back.
 
+mod active;
 pub mod atomic;
 mod bell;
 mod config;
@@ -15,6 +16,7 @@ pub mod runs;
 pub mod sqlite;
 mod tasks;
 
+pub use active::{ActiveRun, LostRun};
 pub use bell::{Bell, Listener};
 pub use config::SystemConfig;
 pub use dead_letters::{DeadLetter, DeadLetters};

@@ -22,12 +22,11 @@ use ringfence_workspace::{Directory, remove_tree};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::active::{self, ActiveRun, LostRun};
 use crate::atomic::{self, WriteError};
 
 /// So much of the log of a run stays when it is trimmed.
 pub const TRIMMED_LOG_BYTES: u64 = 64 << 10;
-/// The file of a lost run that says that its traces were searched.
-const SEARCHED: &str = "searched";
 
 /// All runs of an installation.
 #[derive(Debug, Clone)]
@@ -37,6 +36,8 @@ pub struct Runs {
     git: PathBuf,
     /// What is to be removed.
     discarded: PathBuf,
+    /// Where it is noted which runs are going on.
+    active: PathBuf,
 }
 
 /// Why the store could not do what it was asked.
@@ -111,7 +112,7 @@ impl Runs {
     /// Below this directory, which need not exist yet.
     pub fn new(state_directory: &Path) -> Self {
         let below = |name| state_directory.join(name);
-        Self { root: below("runs"), git: below("git"), discarded: below(DISCARDED) }
+        Self { root: below("runs"), git: below("git"), discarded: below(DISCARDED), active: below("running") }
     }
 
     /// Makes the place of a run.
@@ -279,19 +280,9 @@ impl Runs {
         }
     }
 
-    /// Lost runs among the latest `count` whose traces were not searched yet.
-    pub fn lost(&self, count: usize) -> Vec<RunId> {
-        let latest = self.list().unwrap_or_default().into_iter().take(count);
-        let open = latest.filter(|run| {
-            let directory = self.directory(run);
-            !directory.join("result.json").exists() && !directory.join(SEARCHED).exists()
-        });
-        open.filter(|run| matches!(self.progress(run), Ok(Progress::Lost))).collect()
-    }
-
-    /// Notes that the traces of a lost run were searched.
-    pub fn mark_searched(&self, run: &RunId) -> io::Result<()> {
-        File::create(self.directory(run).join(SEARCHED)).map(drop)
+    /// Notes that a run is going on, until the first of these is dropped. The others are runs that were lost before.
+    pub fn note_active(&self, run: &RunId) -> Result<(ActiveRun, Vec<LostRun>), RunsError> {
+        active::begin(&self.active, run).map_err(|source| RunsError::Io { path: self.active.clone(), source })
     }
 
     /// Takes the bulk of a run that is over: its log, but for the beginning, and the files that its agent named. What it was asked,

@@ -5,12 +5,11 @@
 //! is renamed or moved takes its files along as they are.
 
 use std::collections::HashSet;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use ringfence_core::locations::Locations;
 use serde::{Deserialize, Serialize};
 
 use crate::{Bounds, Directory, EntryKind, Metadata, Next, Visit, walk};
@@ -170,50 +169,13 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     inside.and_then(|part| known(part)).or_else(|| known(last))
 }
 
-/// Where the directories of a workspace were when a run began.
-#[derive(Debug, Default)]
-pub struct Locations {
-    /// Hashes of the paths and inodes. Their key is random, so that no run can make two of them equal.
-    known: HashSet<u64>,
-    key: RandomState,
-    complete: bool,
-}
-
-impl Locations {
-    /// Notes where they are.
-    pub fn note(workspace: &Directory, deadline: Instant) -> io::Result<Self> {
-        let mut all = Self::default();
-        let mut late = false;
-        let unvisited = walk(workspace, BOUNDS, &mut |visit| {
-            if visit.kind != EntryKind::Directory {
-                return Next::PassOver;
-            }
-            late = late || Instant::now() > deadline;
-            all.known.insert(all.hash(visit));
-            if late || visit.name == ".git" { Next::PassOver } else { Next::Enter }
-        })?;
-        // What cannot be read is hidden from a run, which cannot move it.
-        all.complete = !late && !unvisited.more;
-        Ok(all)
-    }
-
-    fn hash(&self, visit: &Visit<'_>) -> u64 {
-        self.key.hash_one((visit.path, visit.inode))
-    }
-
-    /// Whether a directory is where it was not. Where that was not noted, one that changed counts.
-    fn is_new(&self, visit: &Visit<'_>, since: (i64, i64)) -> bool {
-        !self.known.contains(&self.hash(visit)) && (self.complete || changed(visit.parent, visit.name, since))
-    }
-}
-
 /// What is looked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Search<'a> {
     /// When the run began, in seconds and nanoseconds of the system clock.
     pub since: (i64, i64),
-    /// Where directories were then.
-    pub locations: &'a Locations,
+    /// Where directories were then, if that is known.
+    pub locations: Option<&'a Locations>,
     /// Whether the run could write `.git` of the root. Otherwise it is passed over.
     pub root_git: bool,
     /// When to stop.
@@ -259,7 +221,7 @@ impl Search<'_> {
             return Next::PassOver;
         }
         if visit.kind == EntryKind::Directory {
-            if is_moved || self.locations.is_new(visit, self.since) {
+            if is_moved || self.is_new(visit) {
                 moved.insert(visit.path.to_owned());
             }
             return Next::Enter;
@@ -281,6 +243,14 @@ impl Search<'_> {
         Next::Enter
     }
 
+    /// Whether a directory is where it was not. Where that is not known, one that changed counts.
+    fn is_new(&self, visit: &Visit<'_>) -> bool {
+        match self.locations {
+            Some(locations) => !locations.contains(visit.path, visit.inode),
+            None => self.is_changed(visit.parent, visit.name),
+        }
+    }
+
     fn is_changed(&self, directory: &Directory, name: impl AsRef<Path>) -> bool {
         changed(directory, name, self.since)
     }
@@ -289,7 +259,7 @@ impl Search<'_> {
     /// whole; the directory itself changes with every command of git.
     fn root_git(&self, visit: &Visit<'_>) -> Vec<PathBuf> {
         let is_new = match visit.kind {
-            EntryKind::Directory => self.locations.complete && self.locations.is_new(visit, self.since),
+            EntryKind::Directory => self.locations.is_some() && self.is_new(visit),
             _ => self.is_changed(visit.parent, ".git"),
         };
         match (self.root_git, is_new) {
@@ -356,8 +326,12 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::time::{Duration, Instant};
 
-    use super::{ExecutedBy, Locations, Search, executed_by, search};
-    use crate::Directory;
+    use std::hash::RandomState;
+
+    use ringfence_core::locations::Locations;
+
+    use super::{BOUNDS, ExecutedBy, Search, executed_by, search};
+    use crate::{Directory, EntryKind, Next, walk};
 
     fn found(make: impl Fn(&Path)) -> Vec<String> {
         found_after(|_| {}, make, false)
@@ -370,10 +344,17 @@ mod tests {
         before(&path);
         let directory = Directory::open(&path).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let locations = Locations::note(&directory, deadline).unwrap();
+        let mut locations = Locations::new(RandomState::new());
+        let noted = walk(&directory, BOUNDS, &mut |visit| {
+            if visit.kind == EntryKind::Directory {
+                locations.note(visit.path, visit.inode);
+            }
+            Next::Enter
+        });
+        noted.unwrap();
         let since = later_than(&path);
         make(&path);
-        let look_for = Search { since, locations: &locations, root_git, deadline };
+        let look_for = Search { since, locations: Some(&locations), root_git, deadline };
         let report = search(&directory, look_for).unwrap();
         assert!(report.complete);
         report.files.iter().map(|file| file.path.display().to_string()).collect()

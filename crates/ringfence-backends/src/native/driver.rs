@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use ringfence_core::backend::{Backend, Door, Happening, LaunchError, Sandbox, Staged, Stopper, Terminal};
 use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::locations::Locations;
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::DISCARDED;
 use ringfence_core::plan::Plan;
@@ -43,6 +44,10 @@ struct Traceless<T: ?Sized> {
 impl Staged for Traceless<run::Built> {
     fn notices(&self) -> Vec<String> {
         self.run.notices()
+    }
+
+    fn locations(&mut self) -> Vec<(PathBuf, Locations)> {
+        self.run.locations()
     }
 
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
@@ -128,11 +133,11 @@ impl Native {
         }
         let traces = Traces {
             stand_ins: None,
-            _registered: survey.registered,
+            _registered: survey.registered.clone(),
             _own: Some(own),
             _groups: bounded.groups,
         };
-        Ok(Traceless { run: Box::new(idle.build(spec, request)?.with_notices(survey.notices)), traces })
+        Ok(Traceless { run: Box::new(idle.build(spec, request)?.with_survey(survey)), traces })
     }
 
     /// In namespaces, with a root of its own.
@@ -171,11 +176,11 @@ impl Native {
         stand_ins.discard_to(discarded);
         let traces = Traces {
             stand_ins: Some(stand_ins),
-            _registered: survey.registered,
+            _registered: survey.registered.clone(),
             _own: None,
             _groups: bounded.groups,
         };
-        let run = idle.out_of_reach().build(spec, &plan.request)?.with_notices(survey.notices);
+        let run = idle.out_of_reach().build(spec, &plan.request)?.with_survey(survey);
         Ok(Traceless { run: Box::new(run), traces })
     }
 }

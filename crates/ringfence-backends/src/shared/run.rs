@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use ringfence_core::backend::{
 };
 use ringfence_core::event::Stream;
 use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::locations::Locations;
 use ringfence_core::plan::{Request, Stdin, TerminalSize};
 use ringfence_gate::{Order, Report, Spec, StartProblem, Status, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +21,7 @@ use rustix::io::{ioctl_fionbio, ioctl_fionread};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::gate::Gate;
+use super::survey::Survey;
 use crate::GateProgram;
 
 /// How long a gate may take to start a program.
@@ -111,7 +113,7 @@ impl Idle {
         let input = (request.stdin == Stdin::Inherit).then(|| input.as_fd());
         self.gate.send(&Order::Build(spec), input).map_err(|error| lost(&error))?;
         let name = request.argv.first().cloned().unwrap_or_default();
-        Ok(Built { idle: self, name, notices: Vec::new() })
+        Ok(Built { idle: self, name, notices: Vec::new(), locations: Vec::new() })
     }
 }
 
@@ -122,18 +124,24 @@ pub(crate) struct Built {
     name: String,
     /// What a user should know of the workspace.
     notices: Vec<String>,
+    /// Where directories are in the trees that were scanned.
+    locations: Vec<(PathBuf, Locations)>,
 }
 
 impl Built {
-    /// The same, with what a user should know of the workspace.
-    pub(crate) fn with_notices(self, notices: Vec<String>) -> Self {
-        Self { notices, ..self }
+    /// The same, with what the scan of the workspace has found.
+    pub(crate) fn with_survey(self, survey: Survey) -> Self {
+        Self { notices: survey.notices, locations: survey.locations, ..self }
     }
 }
 
 impl Staged for Built {
     fn notices(&self) -> Vec<String> {
         self.notices.clone()
+    }
+
+    fn locations(&mut self) -> Vec<(PathBuf, Locations)> {
+        std::mem::take(&mut self.locations)
     }
 
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {

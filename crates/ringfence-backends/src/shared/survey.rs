@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::hash::RandomState;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use globset::GlobSet;
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
+use ringfence_core::locations::Locations;
 use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::{GitAccess, WorkspaceAccess};
@@ -72,6 +74,8 @@ pub(crate) struct Survey {
     pub(crate) ids: BTreeMap<PathBuf, DirectoryId>,
     /// What this run hides, for others that start meanwhile. To be kept while the run lasts.
     pub(crate) registered: Option<Arc<Registered>>,
+    /// Where directories are in the trees that the run can write, by the root of each.
+    pub(crate) locations: Vec<(PathBuf, Locations)>,
     /// What a user should know of it.
     pub(crate) notices: Vec<String>,
 }
@@ -369,7 +373,13 @@ impl Survey {
     /// Looks at everything below a directory that is seen.
     fn scan(&mut self, tree: &Directory, root: &Path, names: &Names<'_>) -> Result<(), LaunchError> {
         let mut finds = Finds::default();
-        let unvisited = walk(tree, BOUNDS, &mut |visit| finds.visit(root, visit, names));
+        let mut locations = Locations::new(RandomState::new());
+        let unvisited = walk(tree, BOUNDS, &mut |visit| {
+            if names.writable && visit.kind == EntryKind::Directory {
+                locations.note(visit.path, visit.inode);
+            }
+            finds.visit(root, visit, names)
+        });
         let unvisited = unvisited.map_err(|error| {
             refused(format!("{} cannot be searched for what must be hidden: {error}", root.display()))
         })?;
@@ -387,6 +397,7 @@ impl Survey {
         finds.hidden.extend(crowded.into_iter().map(|path| (path, true)));
         self.hidden.extend(finds.hidden.into_iter().map(|(path, directory)| (root.join(path), directory)));
         if names.writable {
+            self.locations.push((root.to_owned(), locations));
             self.notice(
                 "read-only, for git takes it for a repository (remove `HEAD` in it if it is none)",
                 &finds.bare,
