@@ -249,7 +249,9 @@ open('ready', 'w').close()
 held = {}
 while len(held) < len(names):
     for name in names:
-        try: held.setdefault(name, os.open(name, os.O_RDWR))
+        try:
+            os.chmod(name, 0o600)
+            held.setdefault(name, os.open(name, os.O_RDWR))
         except OSError: pass
 open('opened', 'w').close()
 while not os.path.exists('over'): time.sleep(0.01)

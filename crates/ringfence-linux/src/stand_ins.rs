@@ -211,16 +211,23 @@ fn put(from: &Path, to: &Path) -> Result<(), Errno> {
 
 /// Makes a stand-in and marks it.
 fn make(placeholder: &Placeholder) -> io::Result<()> {
+    let unmarked =
+        |error: Errno| io::Error::other(format!("this file system has no marks for files (user.*): {error}"));
     match &placeholder.kind {
-        StandIn::Directory => fs::create_dir(&placeholder.path)?,
+        StandIn::Directory => {
+            fs::create_dir(&placeholder.path)?;
+            rustix::fs::setxattr(&placeholder.path, STAND_IN_MARK, b"1", XattrFlags::empty())
+                .map_err(unmarked)
+        }
         StandIn::File(text) => {
-            let file = fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path);
-            file.and_then(|mut file| file.write_all(text.as_bytes()))?;
+            let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path)?;
+            file.write_all(text.as_bytes())?;
+            rustix::fs::fsetxattr(&file, STAND_IN_MARK, b"1", XattrFlags::empty()).map_err(unmarked)?;
+            // It gets several names: what a user writes to one of them would be in all of them, and stay there. Only now, for
+            // a file that cannot be written cannot be marked.
+            Ok(rustix::fs::fchmod(&file, Mode::RUSR | Mode::RGRP | Mode::ROTH)?)
         }
     }
-    rustix::fs::setxattr(&placeholder.path, STAND_IN_MARK, b"1", XattrFlags::empty()).map_err(|error| {
-        io::Error::other(format!("this file system has no marks for files (user.*): {error}"))
-    })
 }
 
 /// Takes something away that is as a stand-in is made.
@@ -299,6 +306,20 @@ mod tests {
         });
         assert_eq!(names(&workspace.join(".claude")), ["settings.json"]);
         assert_eq!(names(&discarded), [""; 0]);
+    }
+
+    #[test]
+    fn stub_files_that_share_an_inode_cannot_be_written() {
+        use std::os::unix::fs::PermissionsExt;
+        let place = tempfile::tempdir().unwrap();
+        run(place.path(), &place.path().join("missing"), || {
+            let data = fs::metadata(place.path().join(".envrc")).unwrap();
+            assert_eq!(data.permissions().mode() & 0o777, 0o444);
+            // As editors do: another file in its place.
+            fs::write(place.path().join("new"), "mine").unwrap();
+            fs::rename(place.path().join("new"), place.path().join(".envrc")).unwrap();
+        });
+        assert_eq!(fs::read_to_string(place.path().join(".envrc")).unwrap(), "mine");
     }
 
     #[test]
