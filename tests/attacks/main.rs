@@ -40,6 +40,7 @@ mod bounds;
 mod broker;
 mod budget;
 mod checklists;
+mod concurrent;
 mod daemon;
 mod dashboard;
 mod files;

@@ -223,34 +223,6 @@ fn a_diff_marks_files_that_programs_execute_later() {
 }
 
 #[test]
-fn a_run_that_moves_directories_uncovers_nothing_for_another() {
-    let sandbox = crate::sandbox::Sandbox::native();
-    let work = sandbox.place.work();
-    for directory in ["conf", "decoy", "a", "z"] {
-        fs::create_dir(work.join(directory)).unwrap();
-    }
-    fs::write(work.join("conf/.env"), "canary").unwrap();
-    fs::write(work.join("decoy/.env"), "decoy").unwrap();
-    let moves = "for (;;) { rename('conf', 'a/b'); rename('decoy', 'conf'); rename('conf', 'decoy'); \
-                 rename('a/b', 'z/b'); rename('z/b', 'conf'); }";
-    let mut mover = sandbox.start(&[], &format!("perl -e \"{moves}\" &"));
-    let script = "cat conf/.env decoy/.env */b/.env 2>/dev/null; true";
-    let run = || {
-        let ran = sandbox.place.run(&sandbox.args(&[], &["sh", "-c", script]));
-        assert!(!ran.stdout.contains("canary"), "{}", ran.stdout);
-        assert!(ran.code() == 0 || ran.stderr.contains("moved"), "{}", ran.stderr);
-        ran.code() == 0
-    };
-    for _ in 0..60 {
-        run();
-    }
-    mover.kill().unwrap();
-    mover.wait().unwrap();
-    // What it started ends a moment later.
-    crate::support::wait_for("a run that starts", || run().then_some(()));
-}
-
-#[test]
 fn a_link_in_the_path_of_a_workspace_is_reported() {
     let place = Place::new();
     let (mono, other) = (place.work().join("mono"), place.work().join("other"));

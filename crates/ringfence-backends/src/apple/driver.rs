@@ -25,6 +25,7 @@ use super::config::Config;
 use super::{caps, plan};
 use crate::Surroundings;
 use crate::shared::covers::{Cover, covers, shown};
+use crate::shared::register::Registration;
 use crate::shared::waiting::locked;
 use crate::shared::{run, survey};
 
@@ -57,6 +58,8 @@ struct Named {
     directory: PathBuf,
     /// Tells others that somebody lives in it.
     lock: Option<File>,
+    /// Tells others what the run sees.
+    _registered: Option<Arc<Registration>>,
 }
 
 /// Takes away what others have left who were killed: containers, and files of variables.
@@ -75,7 +78,7 @@ impl Named {
         let all = around.state.join("apple");
         reap(&program, &all);
         let directory = all.join(request.run.as_str());
-        let mut named = Self { program, name: plan::name(request), directory, lock: None };
+        let mut named = Self { program, name: plan::name(request), directory, lock: None, _registered: None };
         let text = plan::variables(request)?;
         let made = fs::create_dir_all(&all)
             .and_then(|()| fs::DirBuilder::new().mode(0o700).create(&named.directory))
@@ -201,7 +204,7 @@ impl Backend for Apple {
     fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError> {
         let (config, request) = (self.config()?, &plan.request);
         let program = find(&self.around, &config.runtime_command).map_err(LaunchError::Runtime)?;
-        let named = Named::new(program.clone(), request, &self.around)?;
+        let mut named = Named::new(program.clone(), request, &self.around)?;
         let words = plan::words(request, config, &named.variables())?;
         let survey = survey::look(request, &self.around, &survey::state(&self.around.state))?;
         let hidden =
@@ -214,6 +217,7 @@ impl Backend for Apple {
             let failure = Failure::new(FailureClass::Refused, message);
             return Err(LaunchError::Runtime(failure.with_remedy("work in a directory without secrets")));
         }
+        named._registered = survey.registered;
         let workspace = request.workspace.host().as_path();
         let spec = run::spec(request, &program.file, workspace, None);
         let argv = std::iter::once(program.file.display().to_string()).chain(words).collect();

@@ -23,13 +23,13 @@ use super::limits::Offer;
 use super::system::{self, System};
 use super::{alone, caps, plan};
 use crate::Surroundings;
-use crate::shared::concurrent::Registered;
+use crate::shared::register::Registration;
 use crate::shared::{probing, repositories, run, survey};
 
 /// What a run leaves on the host, taken away when this is dropped. In this order.
 struct Traces {
     stand_ins: Option<StandIns>,
-    _registered: Option<Arc<Registered>>,
+    _registered: Option<Arc<Registration>>,
     _own: Option<alone::Own>,
     _groups: Groups,
 }

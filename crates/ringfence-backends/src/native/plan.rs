@@ -58,7 +58,7 @@ pub(super) fn spec(
     bounded: &Bounded,
     discarded: Option<PathBuf>,
 ) -> Result<Spec, LaunchError> {
-    let registered = survey.registered.as_ref().map(|entry| entry.path().to_owned());
+    let registered = survey.registered.as_ref().map(|entry| entry.path());
     let sandbox = Sandbox { discarded, registered, ..sandbox(&plan.request, base, program, survey) };
     spec_of(plan, sandbox, program, bounded)
 }

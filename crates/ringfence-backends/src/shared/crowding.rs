@@ -10,20 +10,49 @@ use std::path::{Path, PathBuf};
 const THRESHOLDS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
 /// Deepest directory that is chosen, counted from the root. Bounds the work for paths of many parts.
 const MAX_DEPTH: usize = 8;
+/// Most bytes that the gate is told of a cover besides its paths.
+const BYTES_BESIDE_PATH: usize = 192;
 
-/// Chooses directories below `root` that are covered as a whole, so that at most `limit` covers are left below it, if that
-/// is possible: the deepest that suffice, and those with the most covers first. The root itself is never chosen.
+/// How much may be covered one by one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    pub(super) covers: usize,
+    /// Bytes of their paths, as [`bytes`] counts.
+    pub(super) bytes: usize,
+}
+
+/// Bytes that a cover takes in what the gate is told, at most: its path where it is seen and where it is on the host, quoted
+/// twice, and what is said of it.
+pub(super) fn bytes(path: &Path) -> usize {
+    2 * quoted(path) + BYTES_BESIDE_PATH
+}
+
+fn quoted(path: &Path) -> usize {
+    let Some(text) = path.to_str() else {
+        // Each byte is a number.
+        return 4 * path.as_os_str().len();
+    };
+    let of_byte = |byte| match byte {
+        b'"' | b'\\' => 4,
+        0..0x20 | 0x7f => 7,
+        _ => 1,
+    };
+    text.bytes().map(of_byte).sum()
+}
+
+/// Chooses directories below `root` that are covered as a whole, so that what is left to cover below it is within `limit`, if
+/// that is possible: the deepest that suffice, and those with the most covers first. The root itself is never chosen.
 pub(super) fn choose<'a>(
     paths: impl IntoIterator<Item = &'a Path>,
     root: &Path,
-    limit: usize,
+    limit: Limit,
 ) -> BTreeSet<PathBuf> {
     let below = paths.into_iter().filter_map(|path| path.strip_prefix(root).ok());
     let mut covers: HashSet<PathBuf> =
         below.filter(|path| !path.as_os_str().is_empty()).map(Path::to_owned).collect();
     let mut chosen = BTreeSet::new();
     for threshold in THRESHOLDS {
-        while covers.len() > limit {
+        while is_more(&covers, root, limit) {
             let crowded = crowded(&covers, threshold);
             if crowded.is_empty() {
                 break;
@@ -35,6 +64,11 @@ pub(super) fn choose<'a>(
         }
     }
     chosen.into_iter().map(|path| root.join(path)).collect()
+}
+
+fn is_more(covers: &HashSet<PathBuf>, root: &Path, limit: Limit) -> bool {
+    let above = bytes(root);
+    covers.len() > limit.covers || covers.iter().map(|path| above + bytes(path)).sum::<usize>() > limit.bytes
 }
 
 /// Whether a path lies below one of these directories.
@@ -61,10 +95,11 @@ fn crowded(covers: &HashSet<PathBuf>, threshold: usize) -> BTreeSet<PathBuf> {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::choose;
+    use super::{Limit, bytes, choose};
 
     fn chosen(paths: &[String], limit: usize) -> Vec<PathBuf> {
         let paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+        let limit = Limit { covers: limit, bytes: usize::MAX };
         choose(paths, Path::new("/w"), limit).into_iter().collect()
     }
 
@@ -100,5 +135,31 @@ mod tests {
     fn deep_paths_are_covered_at_a_bounded_depth() {
         let paths = numbered(&format!("/w{}/#/.env", "/d".repeat(100)), 500);
         assert_eq!(chosen(&paths, 10), [PathBuf::from(format!("/w{}", "/d".repeat(8)))]);
+    }
+
+    #[test]
+    fn few_covers_with_long_paths_are_too_many() {
+        let long = "d".repeat(200);
+        let paths = numbered(&format!("/w/{long}/{long}/#/.env"), 100);
+        let paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+        let choose = |bytes| choose(paths.clone(), Path::new("/w"), Limit { covers: 1000, bytes });
+        assert_eq!(choose(200_000).len(), 0);
+        assert_eq!(choose(50_000).into_iter().collect::<Vec<_>>(), [Path::new("/w").join(&long).join(&long)]);
+    }
+
+    #[test]
+    fn bytes_are_counted_as_they_are_quoted() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        let names: [&[u8]; 5] =
+            [b"plain", b"a\"b\\c", b"\n\x01\x1f\x7f", "\u{e4}\u{20ac}".as_bytes(), b"\xff\xfe"];
+        for name in names {
+            #[derive(serde::Serialize)]
+            struct Told<'a>(#[serde(with = "ringfence_linux::path_bytes")] &'a Path);
+            let path = Path::new(OsStr::from_bytes(name));
+            let once = serde_json::to_string(&Told(path)).unwrap();
+            let twice = serde_json::to_string(&once).unwrap();
+            assert!(2 * twice.len() <= bytes(path), "{twice}");
+        }
     }
 }

@@ -1,14 +1,15 @@
 //! What more than one backend needs. Nothing here knows a mode.
 
-pub(crate) mod concurrent;
 pub(crate) mod container;
 pub(crate) mod covers;
 mod crowding;
 pub(crate) mod gate;
 mod git_configuration;
 pub(crate) mod means;
+mod other_runs;
 pub(crate) mod probing;
 pub(crate) mod program;
+pub(crate) mod register;
 pub(crate) mod repositories;
 pub(crate) mod run;
 pub(crate) mod surroundings;

@@ -12,7 +12,6 @@ use ringfence_workspace::Directory;
 use ringfence_workspace::executed::is_git_directory;
 use ringfence_workspace::git::{self, Found, Kind, Making, PRIVATE, Repository, lexical};
 
-use super::concurrent::id_of;
 use super::covers::Shown;
 use super::git_configuration;
 use super::survey::{Survey, add, writes};
@@ -69,7 +68,7 @@ pub(crate) fn mounts(request: &Request, survey: &Survey, source: &dyn Fn(usize) 
             .map(|part| Shown { id: Some(part.id), ..Shown::new(part.source, part.target, false) });
         let common = &mount.repository.common;
         let in_workspace = mount.target.is_none() && common.starts_with(request.workspace.host().as_path());
-        let over = id_of(common).filter(|_| in_workspace).map(|id| (common.clone(), id));
+        let over = survey.ids.get(common).filter(|_| in_workspace).map(|id| (common.clone(), *id));
         let private = Shown { over, ..Shown::new(source(number), mount.target(request), true) };
         parts.chain([private]).collect::<Vec<_>>()
     };

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::RandomState;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,9 +27,10 @@ use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
 use ringfence_workspace::{Bounds, Directory, EntryKind, Next, Visit, walk};
 
-use super::concurrent::{self, HiddenFile, Registered, id_of};
-use super::crowding;
+use super::crowding::{self, Limit};
 use super::git_configuration::UserGit;
+use super::other_runs::{self, Known};
+use super::register::{CoverKind, Registration, id_of};
 use super::repositories::{self, GitMount};
 use crate::Surroundings;
 
@@ -38,6 +40,9 @@ const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 5_000_000 };
 const MAX_SINGLE_COVERS: usize = 2048;
 /// Most of them in all. More are left only if the root of the workspace itself holds so many.
 const MAX_COVERS: usize = 32_768;
+/// Most bytes that they take one by one in what the gate is told, and most in all. It takes no more than 8 MiB.
+const MAX_SINGLE_COVER_BYTES: usize = 4 << 20;
+const MAX_COVER_BYTES: usize = 6 << 20;
 /// More of them in one directory than this, and the whole directory is hidden.
 const MAX_HIDDEN_IN_DIRECTORY: usize = 64;
 /// How often a workspace is scanned in which other runs move what has to be hidden.
@@ -72,8 +77,8 @@ pub(crate) struct Survey {
     pub(crate) identity: (u64, u64),
     /// What is at the paths that are held or hidden below what the run sees.
     pub(crate) ids: BTreeMap<PathBuf, DirectoryId>,
-    /// What this run hides, for others that start meanwhile. To be kept while the run lasts.
-    pub(crate) registered: Option<Arc<Registered>>,
+    /// What this run covers, for others that start meanwhile. To be kept while the run lasts.
+    pub(crate) registered: Option<Arc<Registration>>,
     /// Where directories are in the trees that the run can write, by the root of each.
     pub(crate) locations: Vec<(PathBuf, Locations)>,
     /// What a user should know of it.
@@ -84,37 +89,50 @@ pub(super) fn refused(message: String) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
 }
 
-/// Scans until nothing is missed that another run hides. Besides what the policy names, `hidden` is hidden.
+/// Scans until nothing is missed that another run covers. Besides what the policy names, `hidden` is hidden.
 pub(crate) fn look(
     request: &Request,
     around: &Surroundings,
     hidden: &[(PathBuf, bool)],
 ) -> Result<Survey, LaunchError> {
-    let register = |error| refused(format!("the register of hidden files cannot be used: {error}"));
-    let mut missed = None;
+    let unusable = |error| refused(format!("the register of active runs cannot be used: {error}"));
+    let mut registration = Registration::begin(&around.state, &request.run).map_err(unusable)?;
+    let mut known = Known::default();
+    let mut missed = PathBuf::new();
     for _ in 0..MAX_SCANS {
-        let mut survey = scan_once(request, &around.home, hidden)?;
-        survey.identify(request);
-        let others = concurrent::others(&around.state, &request.run).map_err(register)?;
-        missed = survey.missed(request, others);
-        if missed.is_none() {
-            let files: Vec<HiddenFile> = survey.hidden_files().collect();
-            let registered = concurrent::register(&around.state, &request.run, &files).map_err(register)?;
-            survey.registered = registered.map(Arc::new);
-            return Ok(survey);
+        let mut survey = scan_once(request, &around.home, hidden, &known)?;
+        if let Some(gone) = survey.identify(request) {
+            missed = gone;
+            continue;
         }
+        let entry = other_runs::entry(request, &survey);
+        registration.write(&entry).map_err(unusable)?;
+        let others = registration.others().map_err(unusable)?;
+        if let Some(cover) = other_runs::missed(request, &survey, (&entry, &others), &mut known) {
+            missed = cover.path;
+            continue;
+        }
+        if other_runs::keep_apart(&mut survey, &entry, &others)? {
+            registration.write(&other_runs::entry(request, &survey)).map_err(unusable)?;
+        }
+        registration.end_scan().map_err(unusable)?;
+        survey.registered = Some(Arc::new(registration));
+        return Ok(survey);
     }
-    let path = missed.map(|file| short(&file.path)).unwrap_or_default();
+    let message =
+        format!("{} has to be covered, and another run moved it while it was looked for", short(&missed));
     Err(LaunchError::Runtime(
-        Failure::new(
-            FailureClass::Unknown,
-            format!("{path} has to be hidden, and another run moved it while it was looked for"),
-        )
-        .with_remedy("start this run again when the other runs in this workspace have ended"),
+        Failure::new(FailureClass::Unknown, message)
+            .with_remedy("start this run again when the other runs in this workspace have ended"),
     ))
 }
 
-fn scan_once(request: &Request, home: &Path, hidden: &[(PathBuf, bool)]) -> Result<Survey, LaunchError> {
+fn scan_once(
+    request: &Request,
+    home: &Path,
+    hidden: &[(PathBuf, bool)],
+    known: &Known,
+) -> Result<Survey, LaunchError> {
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
     let tree =
@@ -147,6 +165,7 @@ fn scan_once(request: &Request, home: &Path, hidden: &[(PathBuf, bool)]) -> Resu
     let names = Names {
         denied: &denied,
         protected: &here,
+        known,
         git: files.git,
         private,
         writable: writes(request),
@@ -198,6 +217,8 @@ struct Names<'a> {
     denied: &'a GlobSet,
     /// Paths that are protected in every directory where they exist.
     protected: &'a [String],
+    /// What other runs cover.
+    known: &'a Known,
     git: GitAccess,
     /// Whether git directories are replaced by private ones.
     private: bool,
@@ -220,6 +241,8 @@ impl Names<'_> {
 struct Finds {
     hidden: Vec<(PathBuf, bool)>,
     protected: Vec<PathBuf>,
+    /// What other runs hold or protect, and whether it is a link.
+    covered: Vec<(PathBuf, CoverKind, bool)>,
     repositories: Vec<PathBuf>,
     /// Working trees in whose git directories something has to be hidden.
     with_secrets: BTreeSet<PathBuf>,
@@ -233,45 +256,27 @@ struct Finds {
 
 impl Survey {
     /// Notes what is at the paths that get a cover where this run or another one may write. Everything that follows goes by
-    /// these identities: a path may lead elsewhere at the next look. Stub files come and go with the runs.
-    fn identify(&mut self, request: &Request) {
+    /// these identities: a path may lead elsewhere at the next look. Stub files come and go with the runs. Returns a path that
+    /// is gone since the scan.
+    fn identify(&mut self, request: &Request) -> Option<PathBuf> {
         let shown = self.shown.iter().map(|(path, _)| path.as_path());
         let roots: Vec<&Path> = [request.workspace.host().as_path()].into_iter().chain(shown).collect();
         let hidden = self.hidden.iter().map(|(path, _)| path);
-        let paths = self.anchors.iter().chain(&self.protected).chain(hidden);
+        let git = self.git.iter().map(|mount| &mount.repository.common);
+        let paths = self.anchors.iter().chain(&self.protected).chain(git).chain(hidden);
         let is_stub = |path: &PathBuf| self.missing.iter().any(|(missing, _)| missing == path);
         let paths = paths.filter(|path| roots.iter().any(|root| path.starts_with(root)) && !is_stub(path));
-        self.ids = paths.filter_map(|path| Some((path.clone(), id_of(path)?))).collect();
-    }
-
-    /// What is hidden, as it was identified.
-    fn hidden_files(&self) -> impl Iterator<Item = HiddenFile> {
-        let known = |(path, _): &(PathBuf, bool)| HiddenFile::of(path, *self.ids.get(path)?);
-        self.hidden.iter().filter_map(known)
-    }
-
-    /// A file that another run hides, that this one has to hide too, and that was not seen.
-    fn missed(&self, request: &Request, others: Vec<HiddenFile>) -> Option<HiddenFile> {
-        if others.is_empty() {
-            return None;
+        let mut ids = BTreeMap::new();
+        for path in paths {
+            match id_of(path) {
+                Ok(id) => drop(ids.insert(path.clone(), id)),
+                Err(error) if is_gone(&error) => return Some(path.clone()),
+                // It cannot be reached, by the run neither.
+                Err(_) => {}
+            }
         }
-        let denied = request.policy.files.denied().ok()?;
-        let seen: BTreeSet<DirectoryId> =
-            self.hidden.iter().filter_map(|(path, _)| self.ids.get(path).copied()).collect();
-        let shown = || self.shown.iter().map(|(path, _)| path.as_path());
-        let roots = || [request.workspace.host().as_path()].into_iter().chain(shown());
-        let is_denied = |file: &HiddenFile| {
-            roots().any(|root| file.path.strip_prefix(root).is_ok_and(|below| denied.is_match(below)))
-        };
-        // A directory may have come to be hidden whole since.
-        let is_below_hidden = |file: &HiddenFile| {
-            let whole = self.hidden.iter().filter(|(_, directory)| *directory);
-            whole.into_iter().any(|(path, _)| file.path.starts_with(path))
-                && id_of(&file.path) == Some(file.id)
-        };
-        others.into_iter().find(|file| {
-            is_denied(file) && !seen.contains(&file.id) && !is_below_hidden(file) && file.may_be_moved()
-        })
+        self.ids = ids;
+        None
     }
 
     /// Holds the directories above the state directory and the user's secrets where the run can write, or it could move them
@@ -406,6 +411,7 @@ impl Survey {
             let found: BTreeSet<PathBuf> = finds.protected.iter().map(|path| root.join(path)).collect();
             self.protected.extend(found.into_iter().filter(|path| !known.contains(path)));
             repositories::below(&finds.repositories, (tree, root), (names.git, names.private), self);
+            self.hold_as_others(root, finds.covered);
         }
         let mut with_secrets = finds.with_secrets;
         let is_shown = |tree: &PathBuf| !repositories::is_private(tree, self);
@@ -422,6 +428,21 @@ impl Survey {
         self.hidden.extend(others.map(|path| (path.clone(), false)));
         held.iter().filter(|path| tree_of(path).is_none()).for_each(|path| add(&mut self.protected, path));
         Ok(())
+    }
+
+    /// Holds or protects what other runs do, unless a private git directory is mounted over it.
+    fn hold_as_others(&mut self, root: &Path, mut covered: Vec<(PathBuf, CoverKind, bool)>) {
+        // The outer ones first, as all anchors are.
+        covered.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
+        for (path, kind, is_link) in covered {
+            let path = root.join(path);
+            match kind {
+                _ if self.git.iter().any(|mount| path.starts_with(&mount.repository.common)) => {}
+                _ if is_link => self.hold_link(&path),
+                CoverKind::Anchor => add(&mut self.anchors, &path),
+                _ => add(&mut self.protected, &path),
+            }
+        }
     }
 
     /// All names of the hidden and of the protected files that have more than one.
@@ -467,18 +488,23 @@ impl Survey {
 
     /// Covers whole directories where there is too much to cover one by one: what a run has left refuses no later run.
     fn cover_crowded_directories(&mut self, workspace: &Path) {
-        if self.hidden.len().max(self.protected.len() + self.anchors.len()) <= MAX_SINGLE_COVERS {
+        let held = self.protected.len() + self.anchors.len();
+        if self.hidden.len().max(held) <= MAX_SINGLE_COVERS && self.bytes() <= MAX_SINGLE_COVER_BYTES {
             return;
         }
         let others = self.shown.iter().map(|(path, _)| path.clone());
-        for root in std::iter::once(workspace.to_owned()).chain(others).collect::<Vec<_>>() {
+        let roots: Vec<PathBuf> = std::iter::once(workspace.to_owned()).chain(others).collect();
+        // What is hidden and what is held, in each of them.
+        let limit =
+            Limit { covers: MAX_SINGLE_COVERS, bytes: MAX_SINGLE_COVER_BYTES / 2 / roots.len().max(1) };
+        for root in roots {
             let hidden = self.hidden.iter().map(|(path, _)| path.as_path());
-            let whole = crowding::choose(hidden, &root, MAX_SINGLE_COVERS);
+            let whole = crowding::choose(hidden, &root, limit);
             self.notice("hidden whole, for it has too many denied files", &Vec::from_iter(whole.clone()));
             self.drop_within(&whole);
             self.hidden.extend(whole.into_iter().map(|path| (path, true)));
             let held = self.protected.iter().chain(&self.anchors).map(PathBuf::as_path);
-            let whole = crowding::choose(held, &root, MAX_SINGLE_COVERS);
+            let whole = crowding::choose(held, &root, limit);
             self.notice(
                 "read-only as a whole, for it has too many protected paths",
                 &Vec::from_iter(whole.clone()),
@@ -488,6 +514,14 @@ impl Survey {
             self.missing.retain(|(path, _)| !crowding::is_within(path, &whole));
             self.protected.extend(whole);
         }
+    }
+
+    /// Bytes that all covers take in what the gate is told, at most.
+    fn bytes(&self) -> usize {
+        let held = self.protected.iter().chain(&self.anchors);
+        let paths = held.chain(self.hidden.iter().map(|(path, _)| path));
+        let paths = paths.chain(self.missing.iter().map(|(path, _)| path));
+        paths.map(|path| crowding::bytes(path)).sum()
     }
 
     /// Forgets what lies below directories that are hidden.
@@ -502,13 +536,18 @@ impl Survey {
 
     fn check_size(&self) -> Result<(), LaunchError> {
         let count = self.hidden.len() + self.protected.len() + self.anchors.len();
-        if count <= MAX_COVERS {
+        let bytes = self.bytes();
+        if count <= MAX_COVERS && bytes <= MAX_COVER_BYTES {
             return Ok(());
         }
         let example = self.hidden.iter().map(|(path, _)| path).chain(&self.protected).next_back();
         let example = example.map(|path| short(path)).unwrap_or_default();
-        let message =
-            format!("{count} paths have to be protected or hidden, more than {MAX_COVERS}: {example}");
+        let message = match count > MAX_COVERS {
+            true => {
+                format!("{count} paths have to be protected or hidden, more than {MAX_COVERS}: {example}")
+            }
+            false => format!("the {count} paths that have to be protected or hidden are too long: {example}"),
+        };
         Err(LaunchError::Runtime(
             Failure::new(FailureClass::Refused, message)
                 .with_remedy("delete or move these files, or change `files.protect` and `files.deny`"),
@@ -534,8 +573,14 @@ impl Finds {
         let path = visit.path;
         let beside = path.parent().unwrap_or(Path::new(""));
         let elsewhere = !names.is_workspace || !beside.as_os_str().is_empty();
+        let id = DirectoryId { device: visit.parent.id().device, inode: visit.inode };
+        let covered = names.known.kind(id, visit.name);
+        let is_hidden = covered.is_some_and(CoverKind::is_hidden);
+        if let Some(kind) = covered.filter(|_| !is_hidden) {
+            self.covered.push((path.to_owned(), kind, visit.kind == EntryKind::Link));
+        }
         if let Some(tree) = git_tree(path) {
-            if visit.kind == EntryKind::Socket || names.denied.is_match(path) {
+            if visit.kind == EntryKind::Socket || is_hidden || names.denied.is_match(path) {
                 let whole: PathBuf = root.join(tree).components().collect();
                 let below = path.strip_prefix(tree).unwrap_or(path);
                 // Names of refs and logs are names of branches.
@@ -547,6 +592,10 @@ impl Finds {
                 };
             }
             return Next::Enter;
+        }
+        if is_hidden {
+            self.hidden.push((path.to_owned(), visit.kind == EntryKind::Directory));
+            return Next::PassOver;
         }
         if visit.name == ".git" {
             self.repositories.extend(elsewhere.then(|| beside.to_owned()));
@@ -612,8 +661,15 @@ fn crowded(hidden: &[(PathBuf, bool)]) -> Vec<PathBuf> {
     crowded.map(|(path, _)| path.to_owned()).collect()
 }
 
+/// Whether an error says that a path is not there, or leads through something else by now.
+fn is_gone(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let gone = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|code| gone.contains(&code))
+}
+
 /// A path as a notice shows it.
-fn short(path: &Path) -> String {
+pub(super) fn short(path: &Path) -> String {
     let text: OsString = path.as_os_str().to_owned();
     let text = text.to_string_lossy().into_owned();
     match text.char_indices().nth(80) {

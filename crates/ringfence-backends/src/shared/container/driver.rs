@@ -34,8 +34,8 @@ use super::room::{Note, Room};
 use super::warm::{Handed, Pattern};
 use super::{Flavor, caps, undertaker};
 use crate::Surroundings;
-use crate::shared::concurrent::{Registered, id_of};
 use crate::shared::gate::{Body, Burial, Gate};
+use crate::shared::register::{Registration, id_of};
 use crate::shared::survey::{self, Survey};
 use crate::shared::{probing, repositories, run};
 
@@ -219,7 +219,7 @@ impl Containers {
             let _ = pattern.keep(&self.around.gate.program, &self.around.state);
         }
         // The engine mounts by path, so the paths have to lead where they did when they were scanned.
-        let moved = |(path, id): (&PathBuf, &DirectoryId)| id_of(path) != Some(*id);
+        let moved = |(path, id): (&PathBuf, &DirectoryId)| id_of(path).ok() != Some(*id);
         if let Some((path, _)) = survey.ids.iter().find(|(path, id)| moved((path, id))) {
             let gone = Dropped(Some(obtained.1));
             drop(gone);
@@ -376,7 +376,7 @@ struct Container {
     /// Our program.
     gate: PathBuf,
     _stand_ins: StandIns,
-    _registered: Option<Arc<Registered>>,
+    _registered: Option<Arc<Registration>>,
 }
 
 /// Takes a container away unless somebody else has taken it over.
