@@ -2,12 +2,18 @@
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::support::{BINARY, Place};
 
 /// Runs a command line of the binary at a terminal, typing each line once the words before it were seen. Returns all
 /// that was seen and the exit code.
 fn at_terminal(place: &Place, command: &str, typed: &[(&str, &str)]) -> (String, i32) {
+    at_terminal_after(place, command, typed, Duration::ZERO)
+}
+
+/// The same for somebody who takes this time before each line.
+fn at_terminal_after(place: &Place, command: &str, typed: &[(&str, &str)], delay: Duration) -> (String, i32) {
     let mut child = Command::new("script")
         .args(["-qfec", command, "/dev/null"])
         .env_clear()
@@ -33,6 +39,7 @@ fn at_terminal(place: &Place, command: &str, typed: &[(&str, &str)]) -> (String,
             assert_ne!(read(&mut seen), 0, "it ended before `{expected}`: {seen}");
         }
         from += seen[from..].find(expected).unwrap_or(0) + expected.len();
+        std::thread::sleep(delay);
         keyboard.write_all(line.as_bytes()).unwrap();
     }
     while read(&mut seen) > 0 {}
@@ -130,4 +137,75 @@ fn an_agent_can_be_talked_to() {
     let record = place.run(&["runs", "show", "last", "--json"]).json();
     assert_eq!(record["record"]["mode"], "native");
     assert_eq!(record["result"]["status"], "success");
+}
+
+/// What `--ask` prints after a question.
+const ASKED: &str = "[no in 60 s] ";
+
+/// A run that prints a question of its own, then noise without end, and asks for two hosts meanwhile.
+const NOISY: &str = "printf 'FAKE (o)nce? \\033[8m\\033[2J\\033[6n'; sleep 1
+while :; do echo NOISE; sleep 0.01; done & noise=$!
+for host in first second; do curl -s -o /dev/null --max-time 30 http://$host.test/; done
+kill $noise; echo THE-END";
+
+#[test]
+fn question_is_not_covered_imitated_or_answered_by_the_run() {
+    let place = Place::new();
+    std::fs::write(place.work().join("noisy.sh"), NOISY).unwrap();
+    let connect_to = "RINGFENCE_CONNECT_TO=second.test:80=127.0.0.1:9";
+    let command = format!("{connect_to} {BINARY} exec --ask --mode native -- sh noisy.sh");
+    let typed = [("FAKE", "a\n"), (ASKED, "n\n"), (ASKED, "o\n")];
+    let (seen, _) = at_terminal_after(&place, &command, &typed, Duration::from_millis(400));
+    for (host, outcome) in [("first", "is denied"), ("second", "is allowed for this run")] {
+        let question = format!("the run wants to reach {host}.test:80.");
+        let (_, after) = seen.split_once(&question).unwrap_or_else(|| panic!("{question} {seen}"));
+        let outcome = format!("ringfence: {host}.test:80 {outcome}");
+        let (between, _) = after.split_once(&outcome).unwrap_or_else(|| panic!("{outcome} {seen}"));
+        assert!(!between.contains("NOISE"), "{between}");
+    }
+    assert!(seen.contains("NOISE") && seen.contains("THE-END"), "{seen}");
+    for steering in ["\u{1b}[8m", "\u{1b}[2J", "\u{1b}[6n"] {
+        assert!(!seen.contains(steering), "{seen:?}");
+    }
+    let settings = std::fs::read_to_string(place.state().join("settings.json")).unwrap_or_default();
+    assert!(!settings.contains("first.test"), "what was typed before is no answer: {settings}");
+}
+
+#[test]
+fn question_is_void_when_the_run_is_cancelled() {
+    let place = Place::new();
+    let command = format!("{BINARY} exec --ask --mode native -- curl -s http://first.test/");
+    let (seen, code) = at_terminal(&place, &command, &[(ASKED, "\x03")]);
+    assert!(seen.contains("the question needs no answer"), "{seen}");
+    assert!(code != 0 && !seen.contains("is allowed"), "{seen}");
+}
+
+#[test]
+fn last_lines_after_a_program_begin_at_the_margin() {
+    let place = Place::new();
+    // A file that programs execute later is reported after the program, while its terminal was raw.
+    let command = format!("{BINARY} exec --mode native -- sh -c 'mkdir d; echo x > d/.envrc'");
+    let (seen, _) = at_terminal(&place, &command, &[]);
+    let notice = seen.find("look before you use it").unwrap_or_else(|| panic!("no notice: {seen:?}"));
+    let staircase =
+        seen[notice..].split_inclusive('\n').find(|line| line.ends_with('\n') && !line.ends_with("\r\n"));
+    assert_eq!(staircase, None, "{seen:?}");
+}
+
+#[test]
+fn hidden_files_are_named_at_the_start_of_a_run() {
+    let place = Place::new();
+    for name in [".env", "a/.env", "b/.env", "c/.env", "d/.env"] {
+        let file = place.work().join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "SECRET=1\n").unwrap();
+    }
+    let (seen, _) = at_terminal(&place, &format!("{BINARY} exec --mode native -- true"), &[]);
+    assert!(seen.contains("hidden from the run: .env, a/.env, b/.env and 2 more"), "{seen}");
+    assert_eq!(seen.matches("hidden from the run").count(), 1, "{seen}");
+    let shown = place.run(&["runs", "show", "last", "--json"]).expect_code(0).json();
+    assert!(shown["record"]["notices"].to_string().contains("hidden from the run: .env"), "{shown}");
+    // A script has not asked for notices.
+    let ran = place.run(&["exec", "--mode", "native", "--", "true"]).expect_code(0);
+    assert!(!ran.stderr.contains("hidden from the run"), "{}", ran.stderr);
 }

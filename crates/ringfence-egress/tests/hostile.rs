@@ -60,6 +60,8 @@ impl Ask for Person {
         self.0.fetch_add(1, Ordering::Relaxed);
         if host.to_string() == "plain.test" { Reply::Yes } else { Reply::No }
     }
+
+    fn ask_no_more(&self, _: &Host, _: u16) {}
 }
 
 impl Scene {

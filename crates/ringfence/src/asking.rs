@@ -12,54 +12,114 @@ use ringfence_core::policy::Host;
 use ringfence_core::text::for_terminal;
 use ringfence_egress::{Ask, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{QueueSelector, tcflush};
 
-use crate::cli;
 use crate::installation::Installation;
+use crate::{cli, screen, terminal};
 
 /// How long a question waits for an answer, which then is no.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time between an answer and the next question. An answer that was typed twice is no answer to the next question.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Longer lines are no answers.
+const MAX_ANSWER_BYTES: usize = 256;
+/// Ends all colours, so that the text is seen whatever the run has printed before.
+const RESET: &str = "\u{1b}[0m";
 
 /// The person at the terminal.
 pub(crate) struct Person {
-    terminal: Mutex<File>,
+    terminal: Mutex<Terminal>,
     installation: Installation,
+}
+
+struct Terminal {
+    file: File,
+    last_answer: Option<Instant>,
+}
+
+/// What a user answers.
+enum Answer {
+    Once,
+    Always,
+    No,
+    /// Nothing in time.
+    Nothing,
 }
 
 impl Person {
     /// Needs a terminal: not the run's, the person's own.
     pub(crate) fn new(installation: &Installation) -> anyhow::Result<Self> {
-        let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
-        let terminal = terminal.context("`--ask` needs somebody to ask, and there is no terminal")?;
-        Ok(Self { terminal: Mutex::new(terminal), installation: installation.clone() })
+        let file = OpenOptions::new().read(true).write(true).open("/dev/tty");
+        let file = file.context("`--ask` needs somebody to ask, and there is no terminal")?;
+        let terminal = Mutex::new(Terminal { file, last_answer: None });
+        Ok(Self { terminal, installation: installation.clone() })
     }
 }
 
 impl Ask for Person {
     fn ask(&self, host: &Host, port: u16) -> Reply {
         let mut terminal = self.terminal.lock().unwrap_or_else(PoisonError::into_inner);
-        let seconds = PATIENCE.as_secs();
-        let question = format!(
-            "\nringfence: the run wants to reach {host}:{port}. (o)nce, (a)lways, (n)o? [no in {seconds} s] "
+        terminal.pause();
+        let Some(question) = screen::open_question() else { return Reply::No };
+        let answer = terminal.question(host, port);
+        let (reply, mut outcome) = match answer {
+            Answer::Once => (Reply::Yes, format!("{host}:{port} is allowed for this run")),
+            Answer::Always => {
+                (Reply::Yes, format!("{host}:{port} is allowed, in this run and in later ones"))
+            }
+            Answer::No => (Reply::No, format!("{host}:{port} is denied")),
+            Answer::Nothing => (Reply::Unanswered, format!("no answer: {host}:{port} is denied")),
+        };
+        if let Answer::Always = answer
+            && let Err(error) = remember(&self.installation, host, port)
+        {
+            outcome = format!("{host}:{port} is allowed for this run; it cannot be remembered: {error:#}");
+        }
+        question.close(|| terminal.say(&outcome), terminal::write);
+        reply
+    }
+
+    fn ask_no_more(&self, host: &Host, port: u16) {
+        let message = format!(
+            "ringfence: too many questions: {host}:{port} and every further host that the policy does not name are denied in this run"
         );
-        if terminal.write_all(question.as_bytes()).is_err() {
-            return Reply::No;
+        terminal::about(message);
+    }
+}
+
+impl Terminal {
+    fn pause(&self) {
+        if let Some(last) = self.last_answer {
+            std::thread::sleep(PAUSE.saturating_sub(last.elapsed()));
         }
-        let answer = read_line(&mut terminal, Instant::now() + PATIENCE).unwrap_or_default();
-        match answer.trim().to_ascii_lowercase().as_str() {
-            "o" | "once" | "y" | "yes" => Reply::Yes,
-            "a" | "always" => {
-                if let Err(error) = remember(&self.installation, host, port) {
-                    let text =
-                        format!("ringfence: it cannot be remembered, and counts for this run: {error:#}");
-                    let _ = writeln!(terminal, "{}", for_terminal(&text));
-                }
-                Reply::Yes
-            }
-            _ => {
-                let _ = writeln!(terminal, "ringfence: no");
-                Reply::No
+    }
+
+    /// Asks, on lines of its own. What was typed before is no answer: the user may have answered something that the run printed.
+    fn question(&mut self, host: &Host, port: u16) -> Answer {
+        let seconds = ANSWER_TIMEOUT.as_secs();
+        let question = format!(
+            "{RESET}\nringfence: the run wants to reach {host}:{port}. Its output is held until you answer.\n\
+             ringfence: (o)nce, (a)lways, (n)o? [no in {seconds} s] "
+        );
+        let _ = tcflush(&self.file, QueueSelector::IFlush);
+        if self.file.write_all(question.as_bytes()).is_err() {
+            return Answer::No;
+        }
+        let line = read_line(&mut self.file, Instant::now() + ANSWER_TIMEOUT);
+        self.last_answer = Some(Instant::now());
+        match line.as_deref().map(str::trim).map(str::to_ascii_lowercase).as_deref() {
+            Some("o" | "once" | "y" | "yes") => Answer::Once,
+            Some("a" | "always") => Answer::Always,
+            Some(_) => Answer::No,
+            None => {
+                let _ = self.file.write_all(b"\n");
+                Answer::Nothing
             }
         }
+    }
+
+    fn say(&mut self, outcome: &str) {
+        let _ = writeln!(self.file, "{}", for_terminal(&format!("ringfence: {outcome}")));
     }
 }
 
@@ -78,8 +138,11 @@ fn read_line(terminal: &mut File, until: Instant) -> Option<String> {
             0 => return None,
             count => line.extend_from_slice(&bytes[..count]),
         }
+        if line.len() > MAX_ANSWER_BYTES {
+            return Some(String::new());
+        }
     }
-    String::from_utf8(line).ok()
+    Some(String::from_utf8_lossy(&line).into_owned())
 }
 
 /// Names the host in the person's settings.

@@ -10,6 +10,7 @@ mod progress;
 mod queue;
 mod render;
 mod report;
+mod screen;
 mod signals;
 mod terminal;
 mod typing;

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use anstyle::{AnsiColor, Style};
 use ringfence_core::event::{Attachment, Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::FailureClass;
-use ringfence_core::text::escaped;
+use ringfence_core::text::{PlainText, escaped};
 use ringfence_engine::Observer;
 use serde_json::Value;
 
@@ -162,7 +162,36 @@ impl Observer for Nobody {
 }
 
 /// Passes a program's output through untouched, and speaks only of failures that are not the program's own.
-pub(crate) struct Through;
+#[derive(Default)]
+pub(crate) struct Through {
+    /// Present if the user is asked for hosts at the terminal: then the program must not steer it.
+    plain: Option<[Unfinished; 2]>,
+}
+
+impl Through {
+    /// Passes output to a terminal as plain text, without anything that steers it.
+    pub(crate) fn plain_at_terminal() -> Self {
+        Self { plain: Some(Default::default()) }
+    }
+}
+
+/// The bytes of a character that has not come as a whole.
+#[derive(Default)]
+struct Unfinished(Vec<u8>);
+
+impl Unfinished {
+    /// All whole characters, as plain text.
+    fn plain(&mut self, bytes: &[u8]) -> PlainText {
+        self.0.extend_from_slice(bytes);
+        let end = match std::str::from_utf8(&self.0) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            // In the middle of other bytes that are no text, the beginning of a character may be lost.
+            _ => self.0.len(),
+        };
+        let rest = self.0.split_off(end);
+        PlainText::from_bytes(&std::mem::replace(&mut self.0, rest))
+    }
+}
 
 impl Observer for Through {
     fn event(&mut self, event: &Event) -> io::Result<()> {
@@ -198,9 +227,15 @@ impl Observer for Through {
     }
 
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
-        match stream {
-            Stream::Stdout => terminal::raw(io::stdout().lock(), bytes),
-            Stream::Stderr => terminal::raw(io::stderr().lock(), bytes),
+        let (is_terminal, index) = match stream {
+            Stream::Stdout => (io::stdout().is_terminal(), 0),
+            Stream::Stderr => (io::stderr().is_terminal(), 1),
+        };
+        match &mut self.plain {
+            Some(streams) if is_terminal => {
+                terminal::raw(stream, streams[index].plain(bytes).as_str().as_bytes())
+            }
+            _ => terminal::raw(stream, bytes),
         }
     }
 }
@@ -221,4 +256,19 @@ pub(crate) fn ago(at_ms: u64) -> String {
 pub(crate) fn clock(at_ms: u64) -> String {
     let time = i64::try_from(at_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map(|time| format!("{time:.3}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Unfinished;
+
+    #[test]
+    fn characters_in_pieces_are_whole_and_steer_nothing() {
+        let mut unfinished = Unfinished::default();
+        let text = "gr\u{fc}n\u{1b}[2J \u{1f600}".as_bytes();
+        let shown: String = text.iter().map(|byte| unfinished.plain(&[*byte]).into_string()).collect();
+        assert!(shown.starts_with("gr\u{fc}n") && shown.ends_with('\u{1f600}'), "{shown}");
+        assert!(!shown.contains('\u{1b}'), "{shown:?}");
+        assert_eq!(unfinished.plain(b"\xff\xfeok").as_str(), "\u{fffd}\u{fffd}ok");
+    }
 }

@@ -40,6 +40,9 @@ impl Observer for Hearing<'_> {
     }
 
     fn event(&mut self, event: &Event) -> io::Result<()> {
+        if let Event::Result(_) = event {
+            terminal::end_questions();
+        }
         self.observer.event(event)
     }
 
@@ -62,6 +65,7 @@ fn cancel_on(Signals(mut wait): Signals, cancel: Cancel) -> io::Result<()> {
         let mut byte = [0];
         if wait.read_exact(&mut byte).is_ok() {
             cancel.request(Stop::Interrupt);
+            terminal::end_questions();
             // Saying so comes second, and may fail: the terminal may be what has gone.
             terminal::about("\nringfence: ending the run and all that it started (again to kill it at once)");
             // The engine waits only so long; a second signal does not wait at all.

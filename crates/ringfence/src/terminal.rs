@@ -4,21 +4,28 @@
 //! here is cleaned once more: only colours pass, so names and messages from elsewhere cannot steer the terminal either. Output of a
 //! program that the user asked for as it is goes through [`raw`].
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anstream::{AutoStream, ColorChoice, adapter::strip_str};
+use ringfence_core::event::Stream;
 use ringfence_core::text::{PlainText, for_terminal, json_for_terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+
+use crate::screen;
 
 /// The first reason for which something could not be printed.
 static UNPRINTED: OnceLock<String> = OnceLock::new();
 
 /// Until when to wait for a reader. Who shows a run does not outlast it.
 static DEADLINE: OnceLock<Instant> = OnceLock::new();
+
+/// Whether the user's terminal is raw, since a program has one of its own.
+static IS_RAW: AtomicBool = AtomicBool::new(false);
 
 /// From this time on nobody waits for a reader.
 pub(crate) fn wait_for_readers_until(deadline: Instant) {
@@ -32,19 +39,46 @@ pub(crate) fn line(text: impl std::fmt::Display) {
 
 /// The same, for those who go on only while somebody reads.
 pub(crate) fn try_line(text: impl std::fmt::Display) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let plain = AutoStream::choice(&io::stdout()) == ColorChoice::Never;
+    raw(Stream::Stdout, styled(text, plain).as_bytes())
+}
+
+/// A line without anything that steers a terminal, and without colours if it is to be plain.
+fn styled(text: impl std::fmt::Display, plain: bool) -> String {
     let text = format!("{text}\n");
     let text = for_terminal(&text);
-    if AutoStream::choice(&out) == ColorChoice::Never {
-        return raw(&mut out, strip_str(&text).to_string().as_bytes());
-    }
-    raw(&mut out, text.as_bytes())
+    if plain { strip_str(&text).to_string() } else { text.into_owned() }
 }
 
 /// Prints a line on standard error. There is nobody to tell if that fails.
 pub(crate) fn about(text: impl std::fmt::Display) {
-    let text = text.to_string();
-    let _ = writeln!(anstream::stderr(), "{}", for_terminal(&text));
+    let plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
+    let _ = write_about(styled(text, plain).as_bytes());
+}
+
+fn write_about(bytes: &[u8]) -> io::Result<()> {
+    screen::print(Stream::Stderr, bytes, DEADLINE.get().copied(), |_, bytes| {
+        if IS_RAW.load(Ordering::Relaxed) && io::stderr().is_terminal() {
+            return io::stderr().lock().write_all(&with_carriage_returns(bytes));
+        }
+        io::stderr().lock().write_all(bytes)
+    })
+}
+
+/// Says whether the user's terminal is raw. Then a line break does not return to the margin.
+pub(crate) fn set_raw(is_raw: bool) {
+    IS_RAW.store(is_raw, Ordering::Relaxed);
+}
+
+fn with_carriage_returns(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + 8);
+    for byte in bytes {
+        if *byte == b'\n' {
+            out.push(b'\r');
+        }
+        out.push(*byte);
+    }
+    out
 }
 
 /// Standard error for programs that write whole messages by themselves. They are cleaned as all others.
@@ -53,7 +87,7 @@ pub(crate) struct Messages;
 impl Write for Messages {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(message);
-        io::stderr().lock().write_all(for_terminal(&text).as_bytes())?;
+        write_about(for_terminal(&text).as_bytes())?;
         Ok(message.len())
     }
 
@@ -81,18 +115,37 @@ pub(crate) fn json_line(document: &impl Serialize) -> io::Result<()> {
 
 /// Prints a JSON text, or a part of one.
 pub(crate) fn print_json(json: &str) -> io::Result<()> {
-    raw(io::stdout().lock(), format!("{}\n", json_for_terminal(json)).as_bytes())
+    raw(Stream::Stdout, format!("{}\n", json_for_terminal(json)).as_bytes())
 }
 
 /// What a pipe takes at once if it takes anything.
 const PIECE: usize = 4096;
 
 /// Copies bytes as they are, waiting for the reader until the deadline.
-pub(crate) fn raw(mut out: impl Write + AsFd, bytes: &[u8]) -> io::Result<()> {
-    noted(bytes.chunks(PIECE).try_for_each(|piece| {
+pub(crate) fn raw(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    noted(screen::print(stream, bytes, DEADLINE.get().copied(), write))
+}
+
+/// Writes to a stream whatever is asked meanwhile. For [`screen`] alone.
+pub(crate) fn write(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    match stream {
+        Stream::Stdout => write_pieces(io::stdout().lock(), bytes),
+        Stream::Stderr => write_pieces(io::stderr().lock(), bytes),
+    }
+}
+
+fn write_pieces(mut out: impl Write + AsFd, bytes: &[u8]) -> io::Result<()> {
+    bytes.chunks(PIECE).try_for_each(|piece| {
         wait_for_room(&out)?;
         out.write_all(piece).and_then(|()| out.flush())
-    }))
+    })
+}
+
+/// Ends all questions: the run is over. What was held is printed.
+pub(crate) fn end_questions() {
+    if screen::end_questions(write) {
+        about("ringfence: the run is over, so the question needs no answer");
+    }
 }
 
 fn wait_for_room(out: &impl AsFd) -> io::Result<()> {
@@ -149,4 +202,14 @@ fn one_line(cell: &str) -> String {
 
 fn continued(cell: &str, column: usize) -> String {
     cell.trim_end().replace('\n', &format!("\n{:column$}", ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_carriage_returns;
+
+    #[test]
+    fn lines_on_a_raw_terminal_begin_at_the_margin() {
+        assert_eq!(with_carriage_returns(b"one\n  two\n"), b"one\r\n  two\r\n");
+    }
 }

@@ -57,6 +57,7 @@ impl Own {
         let mut settings = self.before.clone();
         settings.make_raw();
         *raw = tcsetattr(stdin(), OptionalActions::Now, &settings).is_ok();
+        terminal::set_raw(*raw);
     }
 
     fn restore(&self) {
@@ -64,6 +65,7 @@ impl Own {
         if std::mem::take(&mut *raw) {
             // What was typed and not read is not for the shell.
             let _ = tcsetattr(stdin(), OptionalActions::Flush, &self.before);
+            terminal::set_raw(false);
         }
     }
 }
@@ -85,20 +87,27 @@ impl AtTerminal {
     }
 }
 
+/// A run that ends without a result leaves its terminal as it was, too. The thread that types goes on until this process ends.
+impl Drop for AtTerminal {
+    fn drop(&mut self) {
+        self.own.restore();
+    }
+}
+
 impl Observer for AtTerminal {
     fn event(&mut self, event: &Event) -> io::Result<()> {
         if let Event::Result(_) = event {
             self.own.restore();
         }
-        Through.event(event)
+        Through::default().event(event)
     }
 
     fn warning(&mut self, message: &str) {
-        Through.warning(message);
+        Through::default().warning(message);
     }
 
     fn raw(&mut self, _: Stream, bytes: &[u8]) -> io::Result<()> {
-        terminal::raw(io::stdout().lock(), bytes)
+        terminal::raw(Stream::Stdout, bytes)
     }
 
     fn terminal(&mut self, run: Box<dyn Terminal>) {

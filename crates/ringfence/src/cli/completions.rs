@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use ringfence_core::event::Stream;
 
 /// Print completions for a shell.
 #[derive(clap::Args)]
@@ -16,6 +17,6 @@ pub(crate) fn completions(args: &Args) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Cli::command(), "ringfence", &mut script);
     // A reader who has left is not an error.
-    let _ = crate::terminal::raw(std::io::stdout().lock(), &script);
+    let _ = crate::terminal::raw(Stream::Stdout, &script);
     Ok(ExitCode::SUCCESS)
 }

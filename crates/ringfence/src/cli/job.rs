@@ -75,7 +75,7 @@ impl Asked<'_> {
         let mode = self.mode();
         let backend = backend(mode, &self.surroundings(), self.settings)?;
         let job = self.job(mode, work, face)?;
-        let mut at_terminal;
+        let (mut at_terminal, mut through);
         let observer: &mut dyn Observer = match face {
             _ if self.options.json => &mut Json,
             _ if matches!(job.stdin, Stdin::Terminal(_)) => {
@@ -83,7 +83,10 @@ impl Asked<'_> {
                 &mut at_terminal
             }
             Face::Human => &mut Human,
-            Face::Through | Face::Conversation => &mut Through,
+            Face::Through | Face::Conversation => {
+                through = if self.options.ask { Through::plain_at_terminal() } else { Through::default() };
+                &mut through
+            }
         };
         self.follow(&job, &*backend, observer)
     }
