@@ -151,6 +151,27 @@ fn a_run_that_fills_the_disk_is_ended() {
     assert!(message.contains("filled up by more than 64m"), "{result}");
 }
 
+/// Empty files fill a file system too.
+#[test]
+fn a_run_that_uses_up_the_inodes_is_ended() {
+    let place = Place::new();
+    let small = place.work().join("small");
+    fs::create_dir(&small).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=64m,nr_inodes=20000,mode=777", "tmpfs"];
+    if !std::process::Command::new("mount").args(mount).arg(&small).status().unwrap().success() {
+        assert!(std::env::var_os("CI").is_none(), "a small disk needs root");
+        return;
+    }
+    let script = "i=0; while [ $i -lt 17000 ]; do : > f$i; i=$((i+1)); done; sleep 60";
+    let small_text = small.to_str().unwrap();
+    let args = ["exec", "--json", "--mode", "native", "-C", small_text, "--", "sh", "-c", script];
+    let result = place.run(&args).result();
+    let unmounted = std::process::Command::new("umount").arg("-l").arg(&small).status();
+    let message = result["failure"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("files were made on the file system of the workspace"), "{result}");
+    assert!(unmounted.unwrap().success());
+}
+
 /// Without any flag a run has limits where the machine can enforce them, and its record says where not.
 #[test]
 fn a_native_run_has_limits_by_default() {

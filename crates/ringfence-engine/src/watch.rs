@@ -10,7 +10,7 @@ use ringfence_core::policy::Limits;
 use ringfence_core::units::{MemorySize, Seconds};
 
 use crate::cancel::Cancel;
-use crate::growth::Growth;
+use crate::growth::{Exceeded, Growth};
 use crate::lines::Lines;
 use crate::redact::Redactor;
 
@@ -163,9 +163,9 @@ impl Watch<'_> {
         if now >= state.deadline {
             end(state, || self.too_long());
         }
-        if let Some(most) = self.growth.as_mut().and_then(|growth| growth.exceeded(now)) {
+        if let Some(exceeded) = self.growth.as_mut().and_then(|growth| growth.exceeded(now)) {
             // Nothing is asked of a run that fills the disk.
-            state.ending.get_or_insert((too_much_growth(most), now));
+            state.ending.get_or_insert((too_much_growth(exceeded), now));
             state.asked = true;
         }
         match &state.ending {
@@ -205,10 +205,18 @@ pub(crate) fn too_much_output(most: MemorySize) -> Failure {
         .with_remedy("raise `limits.output` in the policy, or make it print less")
 }
 
-fn too_much_growth(most: MemorySize) -> Failure {
-    let message = format!("the file system of the workspace filled up by more than {most} during the run");
-    Failure::new(FailureClass::AgentError, message)
-        .with_remedy("free some space, or raise `limits.growth` in the policy")
+fn too_much_growth(exceeded: Exceeded) -> Failure {
+    let (message, remedy) = match exceeded {
+        Exceeded::Space(most) => (
+            format!("the file system of the workspace filled up by more than {most} during the run"),
+            "free some space, or raise `limits.growth` in the policy",
+        ),
+        Exceeded::Files(most) => (
+            format!("more than {most} files were made on the file system of the workspace during the run"),
+            "remove files that are not needed: a run may use three quarters of the free inodes (`df -i`)",
+        ),
+    };
+    Failure::new(FailureClass::AgentError, message).with_remedy(remedy)
 }
 
 /// The first reason counts.

@@ -121,6 +121,7 @@ pub(super) fn default_limits(
         ("cpus", limits.cpus.filter(|_| asked.cpus.is_none()).map(|cpus| cpus.to_string())),
         ("processes", limits.pids.filter(|_| asked.pids.is_none()).map(|count| count.to_string())),
         ("disk of the workspace", growth.then(|| "three quarters of what is free".to_owned())),
+        ("files on that disk", mode.isolates().then(|| "three quarters of the free inodes".to_owned())),
     ];
     let chosen = chosen.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let rows = chosen.map(|(name, value)| vec![format!("default limit: {name}"), value]);
