@@ -30,11 +30,12 @@ pub(crate) async fn read_hello(
     stream: &mut (impl AsyncRead + Unpin),
     bytes: &mut Vec<u8>,
 ) -> io::Result<Kind> {
+    let mut hello = Hello::default();
     loop {
         if bytes.first().is_some_and(|first| *first != HANDSHAKE) {
             return Ok(Kind::Other);
         }
-        match parse(bytes) {
+        match hello.parse(bytes) {
             Parsed::Whole(kind) => return Ok(kind),
             Parsed::Nonsense => return Err(io::ErrorKind::InvalidData.into()),
             Parsed::More if bytes.len() > LONGEST => return Err(io::ErrorKind::InvalidData.into()),
@@ -53,27 +54,49 @@ pub(crate) enum Parsed {
     Nonsense,
 }
 
-/// The handshake is cut into records at will.
+/// Understands what has come at once.
 pub(crate) fn parse(bytes: &[u8]) -> Parsed {
-    let mut handshake = Vec::new();
-    let mut rest = bytes;
-    while let [kind, _, _, high, low, after @ ..] = rest {
-        let length = usize::from(u16::from_be_bytes([*high, *low]));
-        if is_whole(&handshake) {
-            // What comes after it is nobody's business.
-            break;
+    Hello::default().parse(bytes)
+}
+
+/// A handshake, which is cut into records at will. Nothing is looked at twice, however small the pieces are in which it comes.
+#[derive(Default)]
+struct Hello {
+    handshake: Vec<u8>,
+    /// How many bytes of the connection were read.
+    seen: usize,
+    /// What is missing of the record that is being read.
+    left: usize,
+}
+
+impl Hello {
+    /// Goes on with all that has come, of which it knows the beginning.
+    fn parse(&mut self, bytes: &[u8]) -> Parsed {
+        // What comes after it is nobody's business.
+        while !is_whole(&self.handshake) {
+            let rest = bytes.get(self.seen..).unwrap_or_default();
+            if self.left > 0 {
+                let part = &rest[..self.left.min(rest.len())];
+                self.handshake.extend_from_slice(part);
+                (self.seen, self.left) = (self.seen + part.len(), self.left - part.len());
+                if self.left > 0 {
+                    break;
+                }
+                continue;
+            }
+            let [kind, _, _, high, low, ..] = rest else { break };
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            if *kind != HANDSHAKE || length == 0 {
+                return Parsed::Nonsense;
+            }
+            (self.seen, self.left) = (self.seen + 5, length);
         }
-        if *kind != HANDSHAKE || length == 0 {
-            return Parsed::Nonsense;
-        }
-        let part = &after[..length.min(after.len())];
-        handshake.extend_from_slice(part);
-        rest = &after[part.len()..];
-        if part.len() < length {
-            break;
-        }
+        understood(&self.handshake)
     }
-    let [kind, a, b, c, body @ ..] = &handshake[..] else { return Parsed::More };
+}
+
+fn understood(handshake: &[u8]) -> Parsed {
+    let [kind, a, b, c, body @ ..] = handshake else { return Parsed::More };
     let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
     if *kind != CLIENT_HELLO || length > LONGEST {
         return Parsed::Nonsense;
@@ -151,7 +174,7 @@ mod tests {
     use proptest::prelude::*;
     use rustls::pki_types::ServerName;
 
-    use super::{Kind, Parsed, parse};
+    use super::{Hello, Kind, Parsed, parse};
 
     fn hello(name: &'static str) -> Vec<u8> {
         let roots = rustls::RootCertStore::empty();
@@ -196,6 +219,23 @@ mod tests {
         assert!(
             matches!(parse(&cut), Parsed::Whole(Kind::Tls { name: Some(name), .. }) if name == "example.com")
         );
+    }
+
+    #[test]
+    fn pieces_are_understood_as_the_whole() {
+        let bytes = hello("example.com");
+        let mut cut = Vec::new();
+        for part in bytes[5..].chunks(3) {
+            cut.extend([22, 3, 1, 0, part.len() as u8]);
+            cut.extend(part);
+        }
+        for bytes in [bytes, cut] {
+            let mut hello = Hello::default();
+            for end in 0..bytes.len() {
+                assert!(matches!(hello.parse(&bytes[..end]), Parsed::More), "{end}");
+            }
+            assert!(matches!(hello.parse(&bytes), Parsed::Whole(Kind::Tls { name: Some(_), .. })));
+        }
     }
 
     proptest! {

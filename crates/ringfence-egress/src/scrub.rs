@@ -68,8 +68,12 @@ impl Scrub {
 }
 
 fn overwrite(bytes: &mut [u8], secret: &[u8]) {
-    while let Some(at) = memchr::memmem::find(bytes, secret) {
-        bytes[at..at + secret.len()].fill(b'*');
+    let mut from = 0;
+    // Never from the start again: many secrets would take long, and one of asterisks would not end.
+    while let Some(at) = memchr::memmem::find(&bytes[from..], secret) {
+        let end = from + at + secret.len();
+        bytes[from + at..end].fill(b'*');
+        from = end;
     }
 }
 
@@ -86,6 +90,12 @@ mod tests {
 
     use super::Scrub;
     use crate::secret::Secret;
+
+    #[test]
+    fn secret_of_asterisks_comes_to_an_end() {
+        let mut scrub = Scrub::new(Secret::new("***".into()));
+        assert_eq!(scrub.pass(Bytes::from_static(b"a***b")), "a***b");
+    }
 
     proptest! {
         #[test]

@@ -23,14 +23,16 @@ impl Lines {
     /// The lines that are whole now.
     pub(crate) fn feed(&mut self, stream: Stream, bytes: &[u8]) -> Vec<String> {
         let rest = self.of(stream);
-        rest.extend_from_slice(bytes);
         let mut lines = Vec::new();
-        let mut start = 0;
-        while let Some(end) = rest[start..].iter().position(|byte| *byte == b'\n') {
-            lines.push(text(&rest[start..start + end]));
-            start += end + 1;
+        let mut after = bytes;
+        // What came before has no line end: it is not searched again, however small the pieces are.
+        while let Some(end) = after.iter().position(|byte| *byte == b'\n') {
+            rest.extend_from_slice(&after[..end]);
+            lines.push(text(rest));
+            rest.clear();
+            after = &after[end + 1..];
         }
-        rest.drain(..start);
+        rest.extend_from_slice(after);
         if rest.len() > LONGEST {
             lines.push(text(&std::mem::take(rest)));
         }
@@ -67,5 +69,17 @@ mod tests {
         assert_eq!(lines.feed(Stream::Stdout, &"grü".as_bytes()[3..]), Vec::<String>::new());
         assert_eq!(lines.feed(Stream::Stdout, b"n\r\nb\nc"), ["grün", "b"]);
         assert_eq!(lines.rest(), [(Stream::Stdout, "c".to_owned())]);
+    }
+
+    /// With a search from the start for each piece this would take minutes.
+    #[test]
+    fn long_line_in_small_pieces_takes_time_by_its_length() {
+        let begun = std::time::Instant::now();
+        let mut lines = Lines::default();
+        for _ in 0..4 << 20 {
+            assert!(lines.feed(Stream::Stdout, b"x").is_empty());
+        }
+        assert_eq!(lines.feed(Stream::Stdout, b"\n")[0].len(), 4 << 20);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
     }
 }
