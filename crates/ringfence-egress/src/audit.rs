@@ -23,6 +23,10 @@ const MAX_DENIED_BYTES: u64 = 8 << 20;
 const RESERVED_BYTES: u64 = 4 << 20;
 /// So many kinds of refused requests are counted apart; all others together.
 const MAX_COUNTED_KINDS: usize = 1024;
+/// So many requests that are not understood are recorded one by one; all others are one entry together.
+const MAX_MALFORMED: u64 = 100;
+/// The rule by which something is refused that is not understood.
+pub(crate) const MALFORMED: &str = "malformed";
 /// No more files than these are read.
 const MAX_FILES: u32 = 8;
 /// How long a line waits for others.
@@ -89,6 +93,7 @@ pub(crate) struct Audit {
     /// Bytes that were handed to the thread: all of them, and those of requests that were not served.
     written: AtomicU64,
     denied: AtomicU64,
+    malformed: AtomicU64,
     /// Requests that are only counted.
     counted: Mutex<BTreeMap<Kind, Entry>>,
     /// Whether the disk takes nothing more.
@@ -122,6 +127,7 @@ impl Audit {
             lines: Some(lines),
             written: AtomicU64::new(0),
             denied: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
             counted: Mutex::default(),
             failed,
             thread: Some(thread),
@@ -135,6 +141,9 @@ impl Audit {
     }
 
     pub(crate) fn write(&self, entry: &Entry) {
+        if entry.rule == MALFORMED && self.malformed.fetch_add(1, Ordering::Relaxed) >= MAX_MALFORMED {
+            return self.count(entry);
+        }
         let Some(line) = encode(entry) else { return };
         let length = line.len() as u64;
         if entry.decision != Outcome::Allow {
@@ -269,7 +278,7 @@ pub(crate) fn now_ms() -> u64 {
 mod tests {
     use std::path::Path;
 
-    use super::{Audit, Entry, MAX_BYTES, MAX_FILES, Outcome, kept, read_entries};
+    use super::{Audit, Entry, MALFORMED, MAX_BYTES, MAX_FILES, MAX_MALFORMED, Outcome, kept, read_entries};
 
     fn entry(decision: Outcome, host: &str) -> Entry {
         Entry {
@@ -333,6 +342,21 @@ mod tests {
         assert!(entries.iter().any(|entry| entry.host == "served"));
         let (files, bytes) = sizes(directory.path());
         assert!(bytes < MAX_BYTES && files <= MAX_FILES as usize, "{files} files of {bytes} bytes");
+    }
+
+    #[test]
+    fn malformed_requests_beyond_some_are_one_entry() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("network.jsonl");
+        let audit = Audit::create(&path).unwrap();
+        for _ in 0..1000 {
+            audit.write(&Entry { rule: MALFORMED.into(), ..entry(Outcome::Block, "-") });
+        }
+        audit.write(&entry(Outcome::Deny, "other"));
+        drop(audit);
+        let entries = read_entries(&path).unwrap();
+        assert_eq!(entries.len() as u64, MAX_MALFORMED + 2);
+        assert_eq!(entries.iter().map(|entry| entry.count.unwrap_or(1)).sum::<u64>(), 1001);
     }
 
     #[test]

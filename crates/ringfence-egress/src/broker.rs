@@ -166,6 +166,7 @@ async fn serve(mut stream: impl Stream, ways: Arc<Ways>, place: Place) {
 }
 
 async fn serve_http<S: Stream>(stream: Prefixed<S>, ways: Arc<Ways>, place: Place) {
+    let session = Arc::clone(&ways.session);
     let service = hyper::service::service_fn(move |request| {
         let (ways, place) = (Arc::clone(&ways), Arc::clone(&place));
         async move { Ok::<_, std::convert::Infallible>(answer::<S>(ways, request, place).await) }
@@ -176,8 +177,13 @@ async fn serve_http<S: Stream>(stream: Prefixed<S>, ways: Arc<Ways>, place: Plac
         .max_buf_size(LONGEST_HEAD)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    // Whatever goes wrong was answered, or there is nobody to answer.
-    let _ = served.await;
+    // Whatever goes wrong was answered, or there is nobody to answer. What is not understood never becomes a request, and is
+    // noted here.
+    if let Err(error) = served.await
+        && (error.is_parse() || error.is_incomplete_message())
+    {
+        Note::of_no_host(&session, "http").malformed();
+    }
 }
 
 /// What somebody asks of a proxy: a tunnel to a host and port, or a request for one.
@@ -283,7 +289,10 @@ async fn open_tunnel<S: Stream>(
 
 async fn serve_socks(mut stream: impl Stream, ways: Arc<Ways>) -> io::Result<()> {
     let heard = timeout(HELLO_PATIENCE, socks::hear(&mut stream)).await;
-    let Ok(Ok(Some(asked))) = heard else { return Ok(()) };
+    let Ok(Ok(Some(asked))) = heard else {
+        Note::of_no_host(&ways.session, "tunnel").malformed();
+        return Ok(());
+    };
     let port = asked.port;
     let mut note = Note::new(&ways.session, &asked.text, port, "tunnel");
     let Some(host) = asked.host.filter(|_| port != 0) else {

@@ -11,7 +11,7 @@ use http::{Method, Uri};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::answer::Refusal;
-use crate::audit::{Entry, Outcome, kept, now_ms};
+use crate::audit::{Entry, MALFORMED, Outcome, kept, now_ms};
 use crate::session::Session;
 
 /// Bytes that have gone to and fro.
@@ -45,6 +45,11 @@ pub(crate) struct Note {
 }
 
 impl Note {
+    /// Of something that names no host.
+    pub(crate) fn of_no_host(session: &Arc<Session>, way: &'static str) -> Self {
+        Self::new(session, &"-", 0, way)
+    }
+
     pub(crate) fn new(session: &Arc<Session>, host: &impl ToString, port: u16, way: &'static str) -> Self {
         Self {
             session: Arc::clone(session),
@@ -77,6 +82,11 @@ impl Note {
     /// It was not an honest wish.
     pub(crate) fn blocked(&mut self, rule: &str) {
         (self.outcome, self.rule) = (Outcome::Block, rule.to_owned());
+    }
+
+    /// Nobody can say what was wanted.
+    pub(crate) fn malformed(&mut self) {
+        self.blocked(MALFORMED);
     }
 
     /// It was refused for this reason.

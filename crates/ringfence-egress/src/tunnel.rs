@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::server::conn::http2;
@@ -94,7 +95,7 @@ impl Tunnel {
             (Some(upstream), Use::Anything) => first_word(&mut client, upstream, &mut bytes).await?,
             _ => {
                 let hello = timeout(HELLO_PATIENCE, read_hello(&mut client, &mut bytes)).await;
-                hello.map_err(|_| End::Refused("slow"))??
+                hello.map_err(|_| End::Refused("slow"))?.map_err(End::of_hello)?
             }
         };
         let encrypted = match kind {
@@ -157,6 +158,16 @@ enum End {
     Io,
 }
 
+impl End {
+    /// Of a first message that was not understood, or did not come.
+    fn of_hello(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidData => End::Refused("malformed-tls"),
+            _ => End::Io,
+        }
+    }
+}
+
 impl From<io::Error> for End {
     fn from(_: io::Error) -> Self {
         End::Io
@@ -172,7 +183,7 @@ async fn first_word(
     let mut heard = vec![0; 16 << 10];
     loop {
         tokio::select! {
-            kind = read_hello(client, bytes) => return Ok(kind?),
+            kind = read_hello(client, bytes) => return kind.map_err(End::of_hello),
             count = upstream.read(&mut heard) => match count? {
                 0 => return Err(End::Io),
                 count => client.write_all(&heard[..count]).await?,
@@ -188,10 +199,17 @@ async fn serve_http2(ways: Arc<Ways>, client: impl Stream, target: Target) {
         .timer(TokioTimer::new())
         .max_header_list_size(u32::try_from(LONGEST_HEAD).unwrap_or(u32::MAX))
         .max_concurrent_streams(128);
+    let note = target.note(&ways.session);
+    let any = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&any);
     let service = hyper::service::service_fn(move |request| {
+        asked.store(true, Ordering::Relaxed);
         let (ways, target) = (Arc::clone(&ways), target.clone());
         async move { Ok::<_, std::convert::Infallible>(forward_or_answer(ways, target, request).await) }
     });
-    // Each was noted by itself, however the connection ends.
-    let _ = builder.serve_connection(TokioIo::new(client), service).await;
+    let served = builder.serve_connection(TokioIo::new(client), service).await;
+    // Each request was noted by itself, however the connection ends. What never became one is noted here.
+    if served.is_ok() || any.load(Ordering::Relaxed) {
+        note.forget();
+    }
 }

@@ -952,3 +952,30 @@ fn the_authority_of_a_run_signs_for_nobody_else() {
     assert!(scene.trusted.contains("BEGIN CERTIFICATE") && !scene.trusted.contains("PRIVATE KEY"));
     assert!(!Path::new(&scene.directory.path().join("key")).exists());
 }
+
+/// What is not understood at the proxy is recorded, and many of it are one entry.
+#[test]
+fn malformed_requests_are_recorded() {
+    let mut scene = Scene::new();
+    let garbage: [&[u8]; 8] = [
+        b"\x00\x01\x02 garbage\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"CONNECT / HTTP/1.1\r\n\r\n",
+        b"CONNECT good.test:99999 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT good.test HTTP/1.1\r\nHost: good.test\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"\x05\x01\x02",
+        b"\x05\x01\x00\x04\x01\x00\x01",
+    ];
+    for bytes in garbage {
+        scene.say_and_wait(bytes, Duration::from_millis(300));
+    }
+    let mut tunnel = scene.tunnel("good.test:443");
+    tunnel.write_all(b"\x16\x03\x01\x00\x04\x09\x00\x00\x00").unwrap();
+    let _ = tunnel.read(&mut [0; 16]);
+    let blocked: Vec<_> =
+        scene.entries().into_iter().filter(|entry| entry.decision == Outcome::Block).collect();
+    assert_eq!(blocked.len(), garbage.len() + 1, "{blocked:#?}");
+    assert!(blocked.iter().any(|entry| entry.rule == "malformed-tls" && entry.host == "good.test"));
+    assert!(blocked.iter().filter(|entry| entry.rule == "malformed" && entry.host == "-").count() >= 4);
+}
