@@ -158,6 +158,15 @@ in_every_sandbox! {
         assert_eq!(inside.code(), 128 + 31, "it was not ended by SIGSYS: {inside:?}");
     }
 
+    /// Numbers 0 and 1 are the caller's user and a user; the supervisor is among the processes of either.
+    fn priorities_of_all_processes_of_a_user(sandbox: &Sandbox) {
+        let code = "for my $user (0, 1, $<) {
+            print \"setpriority $user \" unless syscall(141, 2, $user, 5) == -1 && $! == 1;
+            print \"ioprio_set $user \" unless syscall(251, 3, $user, 16388) == -1 && $! == 1 }
+        print 'its own' if syscall(141, 0, 0, 1) == -1 || syscall(251, 1, 0, 16388) == -1";
+        nothing_passed(&sandbox.perl(code));
+    }
+
     fn personalities_that_weaken_memory(sandbox: &Sandbox) {
         let code = "for my $value (0x400000, 0x100000, 0x200000, 0x440000, 0x4000000) {
             print \"$value \" unless syscall(135, $value) == -1 && $! == 1 }

@@ -153,6 +153,9 @@ const NEWER: &str = "an ordinary call that is newer than podman's list";
 /// The first process of a sandbox is the gate or its child.
 const SUPERVISOR: &str = "not of process 1, which supervises the run and may have the same user";
 
+/// The kernel lets a user change all processes of a user at once.
+const ALL_OF_A_USER: &str = "not of process 1, which supervises the run and may have the same user, and not of all processes of a user";
+
 /// Every call on which docker or podman and this filter differ.
 pub(super) const DIFFERENCES: &[Difference] = &[
     row(
@@ -204,8 +207,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         "the profiles' five values, and ADDR_NO_RANDOMIZE: it concerns the caller's own addresses, and sanitizers need it",
     ),
     row(libc::SYS_prlimit64, "prlimit64", Allowed, Allowed, ByArgument, SUPERVISOR),
-    row(libc::SYS_setpriority, "setpriority", Allowed, Allowed, ByArgument, SUPERVISOR),
-    row(libc::SYS_ioprio_set, "ioprio_set", Allowed, Allowed, ByArgument, SUPERVISOR),
+    row(libc::SYS_setpriority, "setpriority", Allowed, Allowed, ByArgument, ALL_OF_A_USER),
+    row(libc::SYS_ioprio_set, "ioprio_set", Allowed, Allowed, ByArgument, ALL_OF_A_USER),
     row(libc::SYS_sched_setaffinity, "sched_setaffinity", Allowed, Allowed, ByArgument, SUPERVISOR),
     row(libc::SYS_sched_setscheduler, "sched_setscheduler", Allowed, Allowed, ByArgument, SUPERVISOR),
     row(libc::SYS_sched_setparam, "sched_setparam", Allowed, Allowed, ByArgument, SUPERVISOR),

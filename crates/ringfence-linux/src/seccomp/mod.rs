@@ -93,9 +93,18 @@ const SHARED: &[i64] = &[
     libc::SYS_socket,
     libc::SYS_shmget,
     libc::SYS_shmat,
+    libc::SYS_shmctl,
     libc::SYS_semget,
+    libc::SYS_semctl,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
     libc::SYS_msgget,
+    // The number of a queue can be guessed, and needs not be asked for.
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
     libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
     // Landlock does not keep anybody from changing the owner, permissions, times and marks of a file.
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
@@ -129,16 +138,40 @@ const OWN_PROCESS: u32 = 0;
 /// The supervisor of a run, in the namespace of its processes.
 const FIRST_PROCESS: u32 = 1;
 
-/// Calls that change a process by its number, and which of their arguments is the number.
-const OF_PROCESSES: &[(i64, u32)] = &[
-    (libc::SYS_setpriority, 1),
-    (libc::SYS_ioprio_set, 1),
-    (libc::SYS_prlimit64, 0),
-    (libc::SYS_sched_setaffinity, 0),
-    (libc::SYS_sched_setscheduler, 0),
-    (libc::SYS_sched_setparam, 0),
-    (libc::SYS_sched_setattr, 0),
+/// A call that changes a process by its number.
+struct OfProcess {
+    call: i64,
+    /// The argument that is the number.
+    number: u32,
+    /// The values of the first argument, if it says what the number is of.
+    named: Option<Named>,
+}
+
+/// What a number can be of.
+struct Named {
+    process: u32,
+    user: u32,
+}
+
+const fn of_process(call: i64) -> OfProcess {
+    OfProcess { call, number: 0, named: None }
+}
+
+/// Calls that change a process by its number.
+const OF_PROCESSES: &[OfProcess] = &[
+    // PRIO_PROCESS and PRIO_USER.
+    OfProcess { call: libc::SYS_setpriority, number: 1, named: Some(Named { process: 0, user: 2 }) },
+    // IOPRIO_WHO_PROCESS and IOPRIO_WHO_USER.
+    OfProcess { call: libc::SYS_ioprio_set, number: 1, named: Some(Named { process: 1, user: 3 }) },
+    of_process(libc::SYS_prlimit64),
+    of_process(libc::SYS_sched_setaffinity),
+    of_process(libc::SYS_sched_setscheduler),
+    of_process(libc::SYS_sched_setparam),
+    of_process(libc::SYS_sched_setattr),
 ];
+
+/// What sets marks of a file by its descriptor: flags, the project of a quota, the version.
+const MARKS: [u32; 4] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4008_7602];
 
 /// The filter.
 pub(crate) fn filter(extra: Extra) -> Result<Vec<Op>, SeccompError> {
@@ -149,7 +182,9 @@ pub(crate) fn filter(extra: Extra) -> Result<Vec<Op>, SeccompError> {
     let mut rules = rules();
     if extra.alone {
         rules.extend(SHARED.iter().map(|call| (number(*call), vec![answer(DENY)])));
-        rules.extend(of_processes(OWN_PROCESS, ALLOW, DENY));
+        rules.extend(OF_PROCESSES.iter().map(|call| (number(call.call), call.of_itself_alone())));
+        let refused: Vec<u32> = TYPING.into_iter().chain(MARKS).collect();
+        rules.insert(number(libc::SYS_ioctl), only(1, &refused, DENY, ALLOW));
     }
     if extra.pinned {
         rules.insert(number(libc::SYS_sched_setaffinity), vec![answer(DENY)]);
@@ -221,10 +256,23 @@ fn rules() -> BTreeMap<u32, Vec<Op>> {
     everywhere.chain(absent).chain(differing).chain(by_argument()).collect()
 }
 
-/// The rules for calls that change a process by its number.
-fn of_processes(process: u32, listed: u32, other: u32) -> impl Iterator<Item = (u32, Vec<Op>)> {
-    let rule = move |argument| only(argument, &[process], listed, other);
-    OF_PROCESSES.iter().map(move |(call, argument)| (number(*call), rule(*argument)))
+impl OfProcess {
+    /// Refused for the supervisor, and for all processes of a user: the supervisor may be one of them.
+    fn not_of_supervisor(&self) -> Vec<Op> {
+        let of_user = self.named.iter().flat_map(|named| {
+            [load(low_half_of_argument(0)), unless_skip(libc::BPF_JEQ, named.user), answer(DENY)]
+        });
+        of_user.chain(only(self.number, &[FIRST_PROCESS], DENY, ALLOW)).collect()
+    }
+
+    /// Allowed only for the process that calls. Number 0 of a user are all processes of the user on this machine.
+    fn of_itself_alone(&self) -> Vec<Op> {
+        let of_others = self.named.iter().flat_map(|named| {
+            let same = unless_skip(libc::BPF_JEQ, named.process);
+            [load(low_half_of_argument(0)), same, skip(1), answer(DENY)]
+        });
+        of_others.chain(only(self.number, &[OWN_PROCESS], ALLOW, DENY)).collect()
+    }
 }
 
 /// The rules for calls whose arguments decide.
@@ -241,7 +289,7 @@ fn by_argument() -> impl Iterator<Item = (u32, Vec<Op>)> {
         (number(libc::SYS_personality), only(0, &PERSONALITIES, ALLOW, DENY)),
     ]
     .into_iter()
-    .chain(of_processes(FIRST_PROCESS, DENY, ALLOW))
+    .chain(OF_PROCESSES.iter().map(|call| (number(call.call), call.not_of_supervisor())))
 }
 
 /// Answers `listed` if an argument is one of these values, else `other`. Only the lower half is compared: the kernel
@@ -285,8 +333,8 @@ mod tests {
 
     use super::calls::{ABSENT_EVERYWHERE, DIFFERENCES, FIRST_UNKNOWN, REFUSED_EVERYWHERE, Verdict};
     use super::{
-        ABSENT, ALLOW, DENY, Extra, KILL, OF_PROCESSES, Op, PERSONALITIES, PROCESSOR, TYPING, by_argument,
-        filter,
+        ABSENT, ALLOW, DENY, Extra, KILL, MARKS, OF_PROCESSES, OfProcess, Op, PERSONALITIES, PROCESSOR,
+        TYPING, by_argument, filter,
     };
 
     /// System calls of the x32 interface have this bit set in their numbers.
@@ -384,10 +432,10 @@ mod tests {
 
     #[test]
     fn the_first_process_is_not_changed() {
-        for (call, argument) in OF_PROCESSES {
+        for OfProcess { call, number, .. } in OF_PROCESSES {
             for (process, expected) in [(0, ALLOW), (1, DENY), (1 | 1 << 32, DENY), (2, ALLOW), (77, ALLOW)] {
                 let mut arguments = [0; 6];
-                arguments[*argument as usize] = process;
+                arguments[*number as usize] = process;
                 assert_eq!(answers(*call, arguments), expected, "{call} of {process:x}");
             }
         }
@@ -459,6 +507,32 @@ mod tests {
         assert_eq!(asked(libc::SYS_setpriority, [0, 0, 5, 0, 0, 0]), ALLOW, "one's own");
         assert_eq!(asked(libc::SYS_setpriority, [0, 77, 5, 0, 0, 0]), DENY);
         assert_eq!(asked(libc::SYS_prlimit64, [77, 7, 0, 0, 0, 0]), DENY);
+        for (call, kinds) in [(libc::SYS_setpriority, 1..=2), (libc::SYS_ioprio_set, 2..=3)] {
+            for kind in kinds {
+                assert_eq!(asked(call, [kind, 0, 5, 0, 0, 0]), DENY, "{call}: a group or a user");
+            }
+        }
+        assert_eq!(asked(libc::SYS_ioprio_set, [1, 0, 5, 0, 0, 0]), ALLOW, "one's own");
+        for call in [libc::SYS_shmctl, libc::SYS_semop, libc::SYS_msgrcv, libc::SYS_msgctl] {
+            assert_eq!(asked(call, [0; 6]), DENY, "{call} needs a number alone");
+        }
+        for request in MARKS {
+            assert_eq!(asked(libc::SYS_ioctl, [3, u64::from(request), 0, 0, 0, 0]), DENY, "{request:x}");
+        }
+        assert_eq!(asked(libc::SYS_ioctl, [0, u64::from(TYPING[0]), 0, 0, 0, 0]), DENY);
+    }
+
+    #[test]
+    fn all_processes_of_a_user_are_not_changed_at_once() {
+        for (call, process, user) in [(libc::SYS_setpriority, 0, 2), (libc::SYS_ioprio_set, 1, 3)] {
+            for number in [0, 1, 1000] {
+                assert_eq!(answers(call, [user, number, 5, 0, 0, 0]), DENY, "{call} {number}");
+                assert_eq!(answers(call, [user | 1 << 32, number, 5, 0, 0, 0]), DENY, "{call} {number}");
+            }
+            assert_eq!(answers(call, [process, 0, 5, 0, 0, 0]), ALLOW);
+            assert_eq!(answers(call, [process, 77, 5, 0, 0, 0]), ALLOW);
+            assert_eq!(answers(call, [process, 1, 5, 0, 0, 0]), DENY);
+        }
     }
 
     #[test]
