@@ -137,7 +137,7 @@ impl Native {
             _own: Some(own),
             _groups: bounded.groups,
         };
-        Ok(Traceless { run: Box::new(idle.build(spec, request)?.with_survey(survey)), traces })
+        Ok(Traceless { run: Box::new(idle.build(spec, request)?.with_survey(survey, request)), traces })
     }
 
     /// In namespaces, with a root of its own.
@@ -180,7 +180,7 @@ impl Native {
             _own: None,
             _groups: bounded.groups,
         };
-        let run = idle.out_of_reach().build(spec, &plan.request)?.with_survey(survey);
+        let run = idle.out_of_reach().build(spec, &plan.request)?.with_survey(survey, &plan.request);
         Ok(Traceless { run: Box::new(run), traces })
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod covers;
 mod crowding;
 pub(crate) mod gate;
 mod git_configuration;
+pub(crate) mod hidden_notice;
 pub(crate) mod means;
 mod other_runs;
 pub(crate) mod probing;

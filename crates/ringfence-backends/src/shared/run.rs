@@ -21,6 +21,7 @@ use rustix::io::{ioctl_fionbio, ioctl_fionread};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::gate::Gate;
+use super::hidden_notice;
 use super::survey::Survey;
 use crate::GateProgram;
 
@@ -130,8 +131,9 @@ pub(crate) struct Built {
 
 impl Built {
     /// The same, with what the scan of the workspace has found.
-    pub(crate) fn with_survey(self, survey: Survey) -> Self {
-        Self { notices: survey.notices, locations: survey.locations, ..self }
+    pub(crate) fn with_survey(self, mut survey: Survey, request: &Request) -> Self {
+        let locations = std::mem::take(&mut survey.locations);
+        Self { notices: hidden_notice::notices(survey, request), locations, ..self }
     }
 }
 

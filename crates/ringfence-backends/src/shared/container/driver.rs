@@ -124,7 +124,7 @@ impl Containers {
         let (program, env) = plan::command(request, &self.around.gate.program, &image_env(&image));
         let spec = run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox));
         let built = idle.build(ringfence_gate::Spec { env, memory_limit, process_limit, ..spec }, request)?;
-        Ok(built.with_survey(survey))
+        Ok(built.with_survey(survey, request))
     }
 
     /// Looks around, and makes all that has to be on the host before there is a container.
