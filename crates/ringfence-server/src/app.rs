@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::owner_token::OwnerToken;
 use crate::problem::Problem;
 use crate::rate::Rates;
+use crate::revocation::Epoch;
 use crate::sessions::Sessions;
 use crate::works::Works;
 
@@ -131,6 +132,11 @@ impl App {
         self.token_generation.subscribe()
     }
 
+    /// The epoch of credentials that are checked after this call.
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(*self.token_generation.borrow())
+    }
+
     /// Replaces the daemon's own token. All sessions, login codes and responses that are still being sent to them end.
     pub(crate) async fn rotate_token(&self, who: Who) -> Result<(), Problem> {
         let app = self.clone();
@@ -139,8 +145,9 @@ impl App {
                 .map_err(|error| Refusal::new(RefusalKind::Internal, error.to_string()))?;
             app.access.write().unwrap_or_else(PoisonError::into_inner).set_owner(token.reveal());
             app.token_generation.send_modify(|generation| *generation += 1);
-            app.sessions.close_all();
-            app.login_codes.clear();
+            let epoch = app.epoch();
+            app.login_codes.clear(epoch);
+            app.sessions.close_all(epoch);
             Ok(((), vec![Noted::new("api.token", Value::Null, "replaced")]))
         })
         .await

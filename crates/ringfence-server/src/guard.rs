@@ -70,6 +70,7 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     let (browser, new) = browser(&parts.headers, &name, page);
     // Before it is decided, so that a token that is replaced meanwhile is noticed.
     let tokens = app.token_generation();
+    parts.extensions.insert(app.epoch());
     let answer = match admit(&app, &parts, browser.as_deref()).await {
         Ok(who) => {
             parts.extensions.insert(who);

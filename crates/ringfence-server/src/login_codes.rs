@@ -8,6 +8,7 @@ use crate::access::{same, sha};
 use crate::app::lock;
 use crate::dashboard_name::DashboardName;
 use crate::owner_token::random_hex;
+use crate::revocation::Epoch;
 
 /// How long a code can be redeemed.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(300);
@@ -29,6 +30,8 @@ pub(crate) struct Terms {
     pub(crate) bearer: Bearer,
     /// The host name of the session that it opens on this machine.
     pub(crate) name: DashboardName,
+    /// That of the credential for which the code was issued.
+    pub(crate) epoch: Epoch,
 }
 
 /// A code that was issued.
@@ -60,14 +63,14 @@ struct Code {
 pub(crate) struct LoginCodes(Mutex<VecDeque<Code>>);
 
 impl LoginCodes {
-    /// Issues a code. `None` if the system gives no random bytes.
-    pub(crate) fn issue(&self, bearer: Bearer) -> Option<Issued> {
+    /// Issues a code for a credential of an epoch. `None` if the system gives no random bytes.
+    pub(crate) fn issue(&self, bearer: Bearer, epoch: Epoch) -> Option<Issued> {
         let (code, name) = (random_hex()?, DashboardName::random()?);
         let mut codes = lock(&self.0);
         if codes.len() >= MAX_CODES {
             codes.pop_front();
         }
-        let terms = Terms { bearer, name: name.clone() };
+        let terms = Terms { bearer, name: name.clone(), epoch };
         codes.push_back(Code { digest: sha(&code), issued: Instant::now(), terms });
         Some(Issued { code, name })
     }
@@ -99,9 +102,9 @@ impl LoginCodes {
         codes.remove(found?).map(|code| code.terms)
     }
 
-    /// Makes all codes worthless.
-    pub(crate) fn clear(&self) {
-        lock(&self.0).clear();
+    /// Makes all codes of earlier epochs worthless. One that is issued for such a credential later opens no session.
+    pub(crate) fn clear(&self, epoch: Epoch) {
+        lock(&self.0).retain(|code| code.terms.epoch >= epoch);
     }
 }
 
@@ -109,29 +112,30 @@ impl LoginCodes {
 mod tests {
     use std::time::Instant;
 
-    use super::{Bearer, Issued, LIFETIME, LoginCodes, MAX_CODES};
+    use super::{Bearer, Epoch, Issued, LIFETIME, LoginCodes, MAX_CODES};
 
     #[test]
     fn code_is_redeemed_once_and_only_in_time() {
         let codes = LoginCodes::default();
-        let Issued { code, name } = codes.issue(Bearer::Owner).unwrap();
+        let Issued { code, name } = codes.issue(Bearer::Owner, Epoch::default()).unwrap();
         assert!(codes.take(&code[1..]).is_none());
         assert!(codes.take("").is_none());
         assert!(codes.terms(&code).unwrap().name == name);
         assert_eq!(codes.take(&code).unwrap().bearer, Bearer::Owner);
         assert!(codes.take(&code).is_none(), "a second time");
-        let late = codes.issue(Bearer::Anybody).unwrap().code;
+        let late = codes.issue(Bearer::Anybody, Epoch::default()).unwrap().code;
         assert!(codes.take_at(&late, Instant::now() + LIFETIME).is_none());
         assert!(codes.take(&late).is_none(), "an expired code is gone");
-        let cleared = codes.issue(Bearer::Anybody).unwrap().code;
-        codes.clear();
+        let cleared = codes.issue(Bearer::Anybody, Epoch::default()).unwrap().code;
+        codes.clear(Epoch(1));
         assert!(codes.take(&cleared).is_none());
     }
 
     #[test]
     fn oldest_code_is_dropped_when_there_are_too_many() {
         let codes = LoginCodes::default();
-        let all: Vec<_> = (0..=MAX_CODES).map(|_| codes.issue(Bearer::Anybody).unwrap().code).collect();
+        let all: Vec<_> =
+            (0..=MAX_CODES).map(|_| codes.issue(Bearer::Anybody, Epoch::default()).unwrap().code).collect();
         assert!(codes.take(&all[0]).is_none());
         assert!(codes.take(&all[1]).is_some());
     }

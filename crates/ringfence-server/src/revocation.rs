@@ -13,6 +13,10 @@ use tokio::sync::watch;
 use crate::access::Who;
 use crate::app::App;
 
+/// How often the daemon's token was replaced when a request came. What is opened with a credential of an earlier time is void.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Epoch(pub(crate) u64);
+
 /// The credential of a request was revoked before all of it had come.
 #[derive(Debug, thiserror::Error)]
 #[error("the credential was revoked")]

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::app::lock;
 use crate::owner_token::random_hex;
+use crate::revocation::Epoch;
 
 /// The cookie that tells one browser from another.
 pub(crate) const COOKIE: &str = "ringfence";
@@ -23,9 +24,17 @@ const MAX_SESSIONS: usize = 1000;
 /// Who is logged in. A restart of the daemon ends them all.
 pub(crate) struct Sessions {
     key: hmac::Key,
-    open: Mutex<BTreeMap<String, Session>>,
+    open: Mutex<Open>,
     /// What the next page of a browser says.
     said: Mutex<BTreeMap<String, String>>,
+}
+
+/// The sessions that are open.
+#[derive(Default)]
+struct Open {
+    by_name: BTreeMap<String, Session>,
+    /// A session whose credential is of an earlier epoch is not opened.
+    epoch: Epoch,
 }
 
 /// A browser that is logged in.
@@ -58,9 +67,14 @@ impl Sessions {
         random_hex()
     }
 
-    /// Opens a session for a browser.
-    pub(crate) fn open(&self, name: &str, origin: SessionOrigin) {
-        let mut open = lock(&self.open);
+    /// Opens a session for a browser, whose credential is of an epoch. Not if the credential was revoked meanwhile.
+    #[must_use]
+    pub(crate) fn open(&self, name: &str, origin: SessionOrigin, epoch: Epoch) -> bool {
+        let mut all = lock(&self.open);
+        if epoch < all.epoch {
+            return false;
+        }
+        let open = &mut all.by_name;
         open.retain(|_, session| session.used.elapsed() < IDLE_TIMEOUT);
         if open.len() >= MAX_SESSIONS
             && let Some(oldest) =
@@ -70,27 +84,30 @@ impl Sessions {
         }
         let session = Session { used: Instant::now(), origin, open: watch::Sender::new(()) };
         open.insert(name.to_owned(), session);
+        true
     }
 
     /// Whether only processes of the daemon's owner may use it.
     pub(crate) fn is_of_owner(&self, name: &str) -> bool {
-        lock(&self.open).get(name).is_some_and(|session| session.origin.of_owner)
+        lock(&self.open).by_name.get(name).is_some_and(|session| session.origin.of_owner)
     }
 
     /// Closes a session.
     pub(crate) fn close(&self, name: &str) {
-        lock(&self.open).remove(name);
+        lock(&self.open).by_name.remove(name);
     }
 
-    /// Closes all sessions.
-    pub(crate) fn close_all(&self) {
-        lock(&self.open).clear();
+    /// Closes all sessions, and those that are being opened with credentials of an earlier epoch.
+    pub(crate) fn close_all(&self, epoch: Epoch) {
+        let mut all = lock(&self.open);
+        all.epoch = all.epoch.max(epoch);
+        all.by_name.clear();
     }
 
     /// Whether a browser has a session under a `Host` header.
     pub(crate) fn is_open(&self, name: &str, host: &str) -> bool {
         let mut open = lock(&self.open);
-        match open.get_mut(name) {
+        match open.by_name.get_mut(name) {
             Some(session) if session.used.elapsed() < IDLE_TIMEOUT && session.origin.host == host => {
                 session.used = Instant::now();
                 true
@@ -118,7 +135,7 @@ impl Sessions {
 
     fn expiry(&self, name: &str) -> Option<(watch::Receiver<()>, Instant)> {
         let open = lock(&self.open);
-        let session = open.get(name).filter(|session| session.used.elapsed() < IDLE_TIMEOUT)?;
+        let session = open.by_name.get(name).filter(|session| session.used.elapsed() < IDLE_TIMEOUT)?;
         Some((session.open.subscribe(), session.used + IDLE_TIMEOUT))
     }
 
@@ -166,7 +183,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use futures_util::FutureExt;
 
-    use super::{IDLE_TIMEOUT, MAX_SESSIONS, SessionOrigin, Sessions};
+    use super::{Epoch, IDLE_TIMEOUT, MAX_SESSIONS, SessionOrigin, Sessions};
 
     const HOST: &str = "abc.localhost:4301";
 
@@ -190,7 +207,7 @@ mod tests {
     fn session_is_valid_under_its_own_host_alone() {
         let sessions = Sessions::new().unwrap();
         assert!(!sessions.is_open("me", HOST));
-        sessions.open("me", origin());
+        assert!(sessions.open("me", origin(), Epoch::default()));
         assert!(sessions.is_open("me", HOST));
         for other in ["127.0.0.1:4301", "localhost:4301", "abc.localhost", "abc.localhost:4302", ""] {
             assert!(!sessions.is_open("me", other), "{other}");
@@ -198,9 +215,19 @@ mod tests {
         sessions.close("me");
         assert!(!sessions.is_open("me", HOST));
         for number in 0..=MAX_SESSIONS {
-            sessions.open(&number.to_string(), origin());
+            assert!(sessions.open(&number.to_string(), origin(), Epoch::default()));
         }
         assert!(sessions.is_open(&MAX_SESSIONS.to_string(), HOST) && !sessions.is_open("0", HOST));
+    }
+
+    #[test]
+    fn session_of_a_revoked_credential_is_not_opened() {
+        let sessions = Sessions::new().unwrap();
+        // The credential was checked, then the token is replaced, then the session is opened.
+        let before = Epoch(0);
+        sessions.close_all(Epoch(1));
+        assert!(!sessions.open("late", origin(), before) && !sessions.is_open("late", HOST));
+        assert!(sessions.open("new", origin(), Epoch(1)) && sessions.is_open("new", HOST));
     }
 
     #[test]
@@ -210,18 +237,19 @@ mod tests {
         runtime.block_on(async {
             let sessions = Sessions::new().unwrap();
             sessions.closed("me").await;
-            for close in
-                [|sessions: &Sessions| sessions.close("me"), |sessions: &Sessions| sessions.close_all()]
-            {
-                sessions.open("me", origin());
-                sessions.open("you", origin());
+            for close in [
+                |sessions: &Sessions| sessions.close("me"),
+                |sessions: &Sessions| sessions.close_all(Epoch::default()),
+            ] {
+                assert!(sessions.open("me", origin(), Epoch::default()));
+                assert!(sessions.open("you", origin(), Epoch::default()));
                 let wait = sessions.closed("me");
                 tokio::pin!(wait);
                 assert!(wait.as_mut().now_or_never().is_none());
                 close(&sessions);
                 assert!(wait.now_or_never().is_some());
             }
-            sessions.open("me", origin());
+            assert!(sessions.open("me", origin(), Epoch::default()));
             let begun = tokio::time::Instant::now();
             let request = async {
                 tokio::time::sleep(IDLE_TIMEOUT / 2).await;

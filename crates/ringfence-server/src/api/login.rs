@@ -1,7 +1,7 @@
 //! Access to the daemon itself: login codes for browsers, and its own token.
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -10,6 +10,7 @@ use crate::app::App;
 use crate::input::{Asked, Asker};
 use crate::login_codes::{Bearer, LIFETIME};
 use crate::problem::Problem;
+use crate::revocation::Epoch;
 
 /// What kind of code.
 #[derive(Deserialize, IntoParams)]
@@ -39,10 +40,11 @@ pub(super) struct LoginCode {
 #[utoipa::path(post, path = "/system/login-codes", tag = "system", params(Wanted), responses((status = 200, body = LoginCode, description = "The code.")))]
 pub(super) async fn issue_code(
     State(app): State<App>,
+    Extension(epoch): Extension<Epoch>,
     Asked(wanted): Asked<Wanted>,
 ) -> Result<Json<LoginCode>, Problem> {
     let bearer = if wanted.owner_only { Bearer::Owner } else { Bearer::Anybody };
-    let issued = app.login_codes.issue(bearer).ok_or_else(Problem::no_random_bytes)?;
+    let issued = app.login_codes.issue(bearer, epoch).ok_or_else(Problem::no_random_bytes)?;
     Ok(Json(LoginCode {
         path: issued.path(),
         host: issued.name.as_str().to_owned(),

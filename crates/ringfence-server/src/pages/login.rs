@@ -12,12 +12,13 @@ use serde::Deserialize;
 
 use super::view::Page;
 use super::{Form, Nothing, Site, Visitor, Wrong};
-use crate::access::Who;
+use crate::access::{Denial, Who};
 use crate::app::App;
 use crate::dashboard_name::is_shared_with_this_machine;
 use crate::guard::{From, cookie_name, host, is_of_owner, with_cookie};
 use crate::login_codes::{self, Bearer, Terms};
 use crate::problem::Problem;
+use crate::revocation::Epoch;
 use crate::sessions::{SessionOrigin, Sessions};
 
 /// A login code, in the address that `ringfence open` prints.
@@ -57,7 +58,7 @@ pub(super) async fn page(
         return Ok(Redirect::to(&name.address(host, &login_codes::path(&code))).into_response());
     }
     match terms.and_then(|_| app.login_codes.take(&code)) {
-        Some(_) => Ok(begin(&app, &from, &headers).await?),
+        Some(terms) => Ok(begin(&app, &from, &headers, terms.epoch).await?),
         None if visitor.who == Who::Session => Ok(Redirect::to("/ui").into_response()),
         None => {
             app.rates.request(&from.client).map_err(too_often)?;
@@ -68,17 +69,24 @@ pub(super) async fn page(
 
 /// Opens a session under the host of the request, and leads to the first page. The browser gets a new name: one that another
 /// site may have given to it is worth nothing.
-async fn begin(app: &App, from: &From, headers: &HeaderMap) -> Result<Response, Problem> {
+async fn begin(app: &App, from: &From, headers: &HeaderMap, epoch: Epoch) -> Result<Response, Problem> {
     let name = Sessions::name().ok_or_else(Problem::no_random_bytes)?;
     let origin = SessionOrigin { host: host(headers).to_owned(), of_owner: is_of_owner(from).await };
-    app.sessions.open(&name, origin);
+    if !app.sessions.open(&name, origin, epoch) {
+        return Err(Denial::Nothing.into());
+    }
     Ok(with_cookie(Redirect::to("/ui").into_response(), &cookie_name(headers), Some(&name)))
 }
 
 /// Leads a browser that has logged in under an address of loopback to a name of its own, by a new login code.
-async fn continue_under_own_name(app: &App, from: &From, headers: &HeaderMap) -> Result<Response, Problem> {
+async fn continue_under_own_name(
+    app: &App,
+    from: &From,
+    headers: &HeaderMap,
+    epoch: Epoch,
+) -> Result<Response, Problem> {
     let bearer = if is_of_owner(from).await { Bearer::Owner } else { Bearer::Anybody };
-    let issued = app.login_codes.issue(bearer).ok_or_else(Problem::no_random_bytes)?;
+    let issued = app.login_codes.issue(bearer, epoch).ok_or_else(Problem::no_random_bytes)?;
     Ok(super::forward(&issued.name.address(host(headers), &issued.path())))
 }
 
@@ -130,6 +138,7 @@ pub(super) async fn enter(
     State(app): Site,
     visitor: Visitor,
     Extension(from): Extension<From>,
+    Extension(epoch): Extension<Epoch>,
     headers: HeaderMap,
     Form(given): Form<Key>,
 ) -> Result<Response, Wrong> {
@@ -148,8 +157,8 @@ pub(super) async fn enter(
         return Ok(Redirect::to("/ui/login").into_response());
     }
     Ok(match is_shared_with_this_machine(host(&headers)) {
-        true => continue_under_own_name(&app, &from, &headers).await?,
-        false => begin(&app, &from, &headers).await?,
+        true => continue_under_own_name(&app, &from, &headers, epoch).await?,
+        false => begin(&app, &from, &headers, epoch).await?,
     })
 }
 
