@@ -426,6 +426,9 @@ fn an_address_that_cannot_be_had_is_an_error_only_for_who_named_it() {
     let place = Place::new().settings(SETTINGS).env("RINGFENCE_LISTEN", address.clone());
     let refused = place.run(&["start"]);
     assert!(refused.code() == 125 && refused.stderr.contains(&address), "{refused:?}");
+    for words in ["another program listens on", "ringfence config set server.listen"] {
+        assert!(refused.stderr.contains(words), "{refused:?}");
+    }
     for (listen, word) in [
         ("nonsense", "no address to listen on"),
         ("0.0.0.0:0", "neither API_SECRET nor API_KEYS"),

@@ -71,6 +71,14 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
+    /// Another program has the address.
+    #[error(
+        "another program listens on {address} already, perhaps the daemon of another user or installation"
+    )]
+    Taken {
+        /// Which.
+        address: SocketAddr,
+    },
     /// The network is served only if the owner has set a key for it.
     #[error("{0} can be reached from other machines, and neither API_SECRET nor API_KEYS is set")]
     Open(SocketAddr),
@@ -84,6 +92,9 @@ impl ServerError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             ServerError::Open(_) => Some("set API_SECRET or API_KEYS, or listen on 127.0.0.1"),
+            ServerError::Taken { .. } => Some(
+                "end that program, or choose another address: `ringfence config set server.listen 127.0.0.1:0` takes a free port",
+            ),
             ServerError::Address { .. } => {
                 Some("choose another address: `--listen 127.0.0.1:0` takes a free one")
             }

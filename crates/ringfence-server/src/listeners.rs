@@ -25,8 +25,7 @@ pub(crate) fn bind(address: SocketAddr) -> Result<Vec<TcpListener>, ServerError>
     loop {
         attempts -= 1;
         match bind_all(address) {
-            Err(ServerError::Address { source, .. })
-                if attempts > 0 && source.kind() == io::ErrorKind::AddrInUse => {}
+            Err(ServerError::Taken { .. }) if attempts > 0 => {}
             bound => return bound,
         }
     }
@@ -51,7 +50,15 @@ fn bind_all(address: SocketAddr) -> Result<Vec<TcpListener>, ServerError> {
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(address).map_err(|source| ServerError::Address { address: address.to_string(), source })
+    TcpListener::bind(address).map_err(|source| unbound(address, source))
+}
+
+/// Why there is no listener at an address.
+fn unbound(address: SocketAddr, source: io::Error) -> ServerError {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => ServerError::Taken { address },
+        _ => ServerError::Address { address: address.to_string(), source },
+    }
 }
 
 /// Listens at an IPv6 address that the machine does not have yet; `None` if it has no IPv6.
@@ -70,7 +77,7 @@ fn listen_beforehand(address: SocketAddr) -> Result<Option<TcpListener>, ServerE
     match listen() {
         Ok(listener) => Ok(Some(listener)),
         Err(Errno::AFNOSUPPORT) => Ok(None),
-        Err(error) => Err(ServerError::Address { address: address.to_string(), source: error.into() }),
+        Err(error) => Err(unbound(address, error.into())),
     }
 }
 
@@ -128,10 +135,7 @@ mod tests {
         let Some(listener) = super::listen_beforehand(absent).unwrap() else { return };
         let held = listener.local_addr().unwrap();
         let error = super::listen_beforehand(held).unwrap_err();
-        assert!(
-            matches!(&error, ServerError::Address { address, .. } if *address == held.to_string()),
-            "{error}"
-        );
+        assert!(matches!(error, ServerError::Taken { address } if address == held), "{error}");
     }
 
     #[test]
@@ -149,9 +153,7 @@ mod tests {
         let Ok(other) = TcpListener::bind("[::1]:0") else { return };
         let taken = other.local_addr().unwrap();
         let error = bind(SocketAddr::new("127.0.0.1".parse().unwrap(), taken.port())).unwrap_err();
-        assert!(
-            matches!(&error, ServerError::Address { address, .. } if *address == taken.to_string()),
-            "{error}"
-        );
+        assert!(matches!(error, ServerError::Taken { address } if address == taken), "{error}");
+        assert!(error.remedy().unwrap().contains("server.listen"));
     }
 }

@@ -2,13 +2,14 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, IsTerminal};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use ringfence_engine::queue::{Identity, ProcessLocks, pause};
-use ringfence_server::OwnerToken;
+use ringfence_server::{OwnerToken, ServerError};
 use ringfence_store::atomic;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
@@ -84,6 +85,8 @@ pub(crate) fn serve(args: &ServeArgs, installation: &Installation) -> anyhow::Re
                 false => format!("{}/ (`ringfence open`)", installation.browser_address(&address)),
             };
             terminal::about(format!("Dashboard: {shown}"));
+        } else if args.listen.is_none() {
+            terminal::about(without_address(installation));
         }
     })?;
     Ok(ExitCode::SUCCESS)
@@ -140,10 +143,27 @@ pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
     match server_address(&installation.state) {
         Some(address) => terminal::line(format!("Dashboard: {}", dashboard(installation, &address))),
         None => {
-            terminal::about("It answers on its Unix socket alone: `ringfence process logs daemon` says why.");
+            terminal::about(without_address(installation));
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a daemon has no address, and what to do about it.
+fn without_address(installation: &Installation) -> String {
+    let settings = installation.layers().ok().and_then(|layers| layers.resolve().ok());
+    let wanted = settings.and_then(|settings| settings.server.listen.parse::<SocketAddr>().ok());
+    let is_taken = |address: &SocketAddr| {
+        TcpListener::bind(address).is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+    };
+    match wanted.filter(is_taken) {
+        Some(address) => {
+            let taken = ServerError::Taken { address };
+            let remedy = taken.remedy().unwrap_or_default();
+            format!("There is no dashboard: {taken}. To have one, {remedy}, then `ringfence restart`.")
+        }
+        None => "It answers on its Unix socket alone: `ringfence process logs daemon` says why.".to_owned(),
+    }
 }
 
 fn told_running(installation: &Installation) -> bool {

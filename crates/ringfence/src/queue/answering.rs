@@ -57,7 +57,9 @@ pub(crate) fn answer(
         rate_limit,
     };
     let server = match Server::bind(serving(listen)) {
-        Err(error @ ServerError::Address { .. }) if named.is_none() && !given && listen.is_some() => {
+        Err(error @ (ServerError::Address { .. } | ServerError::Taken { .. }))
+            if named.is_none() && !given && listen.is_some() =>
+        {
             tracing::warn!(why = %error, "the API and the pages are on the Unix socket alone");
             Server::bind(serving(None)).map_err(told)?
         }
