@@ -371,3 +371,14 @@ fn stand_ins_that_were_left_in_a_layer_are_not_applied() {
     names.sort();
     assert_eq!(names, ["it.pid", "work"]);
 }
+
+#[test]
+fn apply_names_the_directory_that_a_link_leads_to() {
+    let place = Place::new();
+    run(&place, "echo new > new.txt").expect_code(0);
+    let link = place.home().join("link");
+    symlink(place.work(), &link).unwrap();
+    let ran = place.run(&["apply", "last", "-C", link.to_str().unwrap()]).expect_code(0);
+    let real = fs::canonicalize(place.work()).unwrap();
+    assert!(ran.stderr.contains(&format!("applied to {}", real.display())), "{}", ran.stderr);
+}

@@ -160,6 +160,15 @@ fn find(text: &str, installation: &Installation) -> anyhow::Result<(RunId, Recor
 
 /// Opens the overlay of a run over the workspace that the run had, or over a directory that the user names.
 fn open(text: &str, named: Option<&Path>, installation: &Installation) -> anyhow::Result<Layer> {
+    Ok(open_over(text, named, installation)?.0)
+}
+
+/// The same, with the directory itself, which a name that is a link leads to.
+fn open_over(
+    text: &str,
+    named: Option<&Path>,
+    installation: &Installation,
+) -> anyhow::Result<(Layer, PathBuf)> {
     let (run, record, directory) = find(text, installation)?;
     let (path, id) = match named {
         Some(path) => {
@@ -169,10 +178,11 @@ fn open(text: &str, named: Option<&Path>, installation: &Installation) -> anyhow
         None => (record.workspace.host().clone(), record.workspace_id),
     };
     let marker = installation.runs().record_file(&run);
-    Layer::open(&directory, path.as_path(), id, &marker).map_err(|error| match error {
+    let layer = Layer::open(&directory, path.as_path(), id, &marker).map_err(|error| match error {
         LayerError::Directory(error) => workspace::refused(error),
         error => error.into(),
-    })
+    })?;
+    Ok((layer, path.as_path().to_owned()))
 }
 
 /// Whether a path is one of these or below one of them; all are if none is named.
@@ -234,7 +244,9 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
     if let Some(run) = waiting_for_import(&args.run, installation)? {
         return import(&run, installation, args.json);
     }
-    let layer = open(&args.run, args.cwd.as_deref(), installation)?;
+    let (layer, directory) = open_over(&args.run, args.cwd.as_deref(), installation)?;
+    // A name may be a link: the directory that is written is told.
+    let directory = args.cwd.as_ref().map(|_| directory.display().to_string());
     let changes = layer.changes();
     check_named(&args.paths, &changes.list)?;
     let done = layer.apply(&changes, &|path| is_wanted(&args.paths, path))?;
@@ -250,8 +262,15 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
         let text = |path: &PathBuf| path.display().to_string();
         let applied: Vec<_> = done.applied.iter().map(text).collect();
         let conflicts: Vec<_> = done.conflicts.iter().map(|(path, why)| (text(path), why)).collect();
-        terminal::json(&serde_json::json!({ "applied": applied, "conflicts": conflicts }))?;
+        let mut document = serde_json::json!({ "applied": applied, "conflicts": conflicts });
+        if let Some(directory) = directory {
+            document["directory"] = directory.into();
+        }
+        terminal::json(&document)?;
     } else {
+        if let Some(directory) = directory {
+            terminal::about(format!("applied to {}", escaped(&directory)));
+        }
         tell(&done);
         tell_executed(&done, &changes.list);
     }
