@@ -4,6 +4,7 @@
 //! answer several times, or choose another price. A field that a new version of an agent CLI sends is added here.
 
 use super::Api;
+use super::dates::without_date;
 
 /// What a field of a request means for a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,24 +174,11 @@ pub(super) fn tool_kind(api: Api, name: Option<&str>) -> Option<ToolKind> {
         Api::Chat => &[("function", ToolKind::Client), ("custom", ToolKind::Client)],
     };
     let name = match name {
-        Some(name) => without_date(name),
+        Some(name) => without_date(name, '_').unwrap_or(name),
         None if api == Api::Messages => "custom",
         None => return None,
     };
     known.iter().find(|(one, _)| *one == name).map(|(_, kind)| *kind)
-}
-
-/// A name without the date at its end: `web_search_20250305`, `web_search_preview_2025_03_11`.
-fn without_date(name: &str) -> &str {
-    let is_date = |tail: &str| {
-        let digits = tail.bytes().filter(u8::is_ascii_digit).count();
-        digits == 8 && tail.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
-    };
-    let dated = [9, 11].into_iter().find_map(|length| {
-        let (bare, tail) = name.split_at_checked(name.len().checked_sub(length)?)?;
-        is_date(tail.strip_prefix('_')?).then_some(bare)
-    });
-    dated.unwrap_or(name)
 }
 
 /// Types of messages, items and blocks that are in the request with all that the model reads of them.

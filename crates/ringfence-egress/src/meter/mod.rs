@@ -6,6 +6,7 @@
 //! their most; one that does not fit, or whose input nothing bounds, waits until it is alone. So a run passes its budget by at
 //! most one answer.
 
+mod dates;
 mod demand;
 mod document;
 mod fields;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::Used;
+use super::dates::without_date;
 
 /// A list of prices.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -57,7 +58,7 @@ impl Prices {
     /// The price of a model by its exact name, or by that name without the date of its release at the end.
     fn price(&self, model: &str) -> Option<&[f64; 4]> {
         let bare = VENDORS.iter().find_map(|vendor| model.strip_prefix(vendor)).unwrap_or(model);
-        let names = [Some(model), Some(bare), without_date(bare)];
+        let names = [Some(model), Some(bare), without_date(bare, '-')];
         names.into_iter().flatten().find_map(|name| self.models.get(name))
     }
 }
@@ -70,27 +71,6 @@ fn cost_at([input, output, cache_read, cache_write]: &[f64; 4], used: &Used) -> 
         (used.cache_write, cache_write),
     ];
     parts.iter().map(|(tokens, price)| *tokens as f64 * **price / 1e6).sum()
-}
-
-/// A name without `-YYYYMMDD` or `-YYYY-MM-DD` at its end; nothing if it does not end so.
-fn without_date(name: &str) -> Option<&str> {
-    let before = |length: usize| name.split_at_checked(name.len().checked_sub(length)?);
-    let is_date = |date: &str| {
-        let digits: String = date.chars().filter(char::is_ascii_digit).collect();
-        let number = |range: std::ops::Range<usize>| digits.get(range)?.parse::<u32>().ok();
-        digits.len() == 8
-            && number(0..4).is_some_and(|year| (2020..2100).contains(&year))
-            && number(4..6).is_some_and(|month| (1..=12).contains(&month))
-            && number(6..8).is_some_and(|day| (1..=31).contains(&day))
-    };
-    let plain = before(9).filter(|(_, end)| end.starts_with('-') && is_date(end));
-    let dashed = || {
-        before(11).filter(|(_, end)| {
-            let dashes: Vec<usize> = end.match_indices('-').map(|(at, _)| at).collect();
-            dashes == [0, 5, 8] && is_date(end)
-        })
-    };
-    plain.or_else(dashed).map(|(bare, _)| bare)
 }
 
 #[cfg(test)]
