@@ -2,12 +2,17 @@
 //!
 //! They run without a boundary, so none of them may be a file that a run has written. A relative entry of `PATH` means the directory
 //! where the user stands, which mostly is the workspace; an absolute one may lie in the workspace too (`$PWD/bin`,
-//! `node_modules/.bin`). Such entries are not searched, and the started program does not search them either.
+//! `node_modules/.bin`), or in one where another run has worked. Such entries are not searched, and the started program does not
+//! search them either.
 
+use std::cell::LazyCell;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::git::{Located, locate};
+use crate::run_trees::RunTrees;
 
 /// Directories of the system, which no run can write.
 pub(crate) const SYSTEM_PATHS: [&str; 5] =
@@ -20,6 +25,8 @@ pub struct HostPrograms {
     directories: Vec<PathBuf>,
     /// Directories as the user names them. They are resolved when a program is looked for: most commands look for none.
     exclusions: Vec<Exclusion>,
+    /// What earlier runs could write, which is excluded too, and the user's home.
+    runs: Option<(RunTrees, PathBuf)>,
 }
 
 /// A directory below which nothing is started.
@@ -29,26 +36,16 @@ struct Exclusion {
     home: PathBuf,
 }
 
-impl Exclusion {
-    /// The resolved workspace. A directory that holds the system's programs or the home is none: what is in it stays.
-    fn resolve(&self) -> Option<PathBuf> {
-        let real = self.workspace.canonicalize().ok()?;
-        let holds = |path: &Path| path.canonicalize().is_ok_and(|path| path.starts_with(&real));
-        let too_wide = holds(&self.home) || SYSTEM_PATHS.iter().any(|path| holds(Path::new(path)));
-        (!too_wide).then_some(real)
-    }
-}
-
 impl HostPrograms {
     /// No programs at all.
     pub const fn none() -> Self {
-        Self { directories: Vec::new(), exclusions: Vec::new() }
+        Self { directories: Vec::new(), exclusions: Vec::new(), runs: None }
     }
 
     /// The programs of a `PATH`.
     pub fn new(path: &str) -> Self {
         let directories = std::env::split_paths(path).filter(|directory| directory.is_absolute()).collect();
-        Self { directories, exclusions: Vec::new() }
+        Self { directories, ..Self::none() }
     }
 
     /// The same without those below a workspace, unless it holds the home or the system's programs.
@@ -58,9 +55,19 @@ impl HostPrograms {
         self
     }
 
+    /// The same without those below a directory that a run could write, unless it holds the home or the system's programs.
+    #[must_use]
+    pub fn outside_of_runs(mut self, trees: RunTrees, home: &Path) -> Self {
+        self.runs = Some((trees, home.to_owned()));
+        self
+    }
+
     /// The first program of this name, or the program at an absolute path. `None` if there is none that no run could have written.
     pub fn find(&self, name: &str) -> Option<PathBuf> {
-        let usable = |program: &PathBuf| is_executable(program) && is_outside(program, &self.workspaces());
+        let workspaces = LazyCell::new(|| self.workspaces());
+        let usable = |program: &PathBuf| {
+            is_executable(program) && workspaces.as_ref().is_some_and(|trees| is_outside(program, trees))
+        };
         if name.contains('/') {
             return Some(PathBuf::from(name)).filter(|program| program.is_absolute() && usable(program));
         }
@@ -77,26 +84,39 @@ impl HostPrograms {
 
     /// The directories as a `PATH`.
     pub fn path(&self) -> OsString {
-        let workspaces = self.workspaces();
+        let Some(workspaces) = self.workspaces() else { return OsString::new() };
         let outside = self.directories.iter().filter(|directory| is_outside(directory, &workspaces));
         // An entry of a `PATH` holds no separator.
         std::env::join_paths(outside).unwrap_or_default()
     }
 
-    fn workspaces(&self) -> Vec<PathBuf> {
-        self.exclusions.iter().filter_map(Exclusion::resolve).collect()
+    /// The directories below which nothing is started. One that holds the system's programs or the home is none: what is in it
+    /// stays. `None` if the list of runs cannot be read: then nothing is known to be safe.
+    fn workspaces(&self) -> Option<Vec<PathBuf>> {
+        let real = |path: &Path| path.canonicalize().ok();
+        let system: Vec<PathBuf> = SYSTEM_PATHS.iter().filter_map(|path| real(Path::new(path))).collect();
+        let is_narrow = |tree: &PathBuf, home: &Option<PathBuf>| {
+            !system.iter().chain(home).any(|path| path.starts_with(tree))
+        };
+        let named = |exclusion: &Exclusion| {
+            real(&exclusion.workspace).filter(|tree| is_narrow(tree, &real(&exclusion.home)))
+        };
+        let mut workspaces: Vec<PathBuf> = self.exclusions.iter().filter_map(named).collect();
+        if let Some((trees, home)) = &self.runs {
+            let home = real(home);
+            workspaces.extend(trees.list().ok()?.into_iter().filter(|tree| is_narrow(tree, &home)));
+        }
+        Some(workspaces)
     }
 }
 
-/// Whether a path, and what it leads to, lie in no workspace.
+/// Whether a path, every link on its way and what it leads to lie in no workspace: a run could make any of them lead elsewhere.
 fn is_outside(path: &Path, workspaces: &[PathBuf]) -> bool {
-    if workspaces.is_empty() {
-        return true;
-    }
-    let within = |path: PathBuf| workspaces.iter().any(|workspace| path.starts_with(workspace));
-    // No name on the way may lie in a workspace either: a run could put a link to another directory there.
-    let parts = path.ancestors().filter_map(Path::parent).chain([path]);
-    !parts.filter_map(|part| part.canonicalize().ok()).any(within)
+    let within = |path: &PathBuf| workspaces.iter().any(|workspace| path.starts_with(workspace));
+    workspaces.is_empty()
+        || locate(path).is_ok_and(|Located { links, passed, end }| {
+            !links.iter().chain(&passed).chain([&end]).any(within)
+        })
 }
 
 /// Whether a path is a file that may be executed.
@@ -112,6 +132,7 @@ mod tests {
     use std::path::Path;
 
     use super::HostPrograms;
+    use crate::RunTrees;
 
     fn program(path: &Path) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -171,6 +192,47 @@ mod tests {
             assert!(programs.find("sh").is_some(), "{}", workspace.display());
         }
         let programs = HostPrograms::new(&path).outside_of(&home.path().join(".local"), home.path());
+        assert_eq!(programs.find("tool"), None);
+    }
+
+    /// A link outside leads to one in the workspace, which leads out again: the run can turn that one.
+    #[test]
+    fn program_behind_a_link_of_a_workspace_is_not_found() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        program(&at("outside/real"));
+        for directory in ["work/deep", "links"] {
+            fs::create_dir_all(at(directory)).unwrap();
+        }
+        symlink(at("outside/real"), at("work/turned")).unwrap();
+        symlink(at("work/turned"), at("links/file")).unwrap();
+        symlink(at("outside"), at("work/deep/directory")).unwrap();
+        symlink("../work/deep/directory/real", at("links/through")).unwrap();
+        symlink("../work/../outside/real", at("links/passing")).unwrap();
+        symlink("../outside/real", at("links/good")).unwrap();
+        let programs = HostPrograms::new(at("links").to_str().unwrap()).outside_of(&at("work"), &at("home"));
+        for name in ["file", "through", "passing"] {
+            assert_eq!(programs.find(name), None, "{name}");
+        }
+        assert_eq!(programs.find("good"), Some(at("links/good")));
+    }
+
+    #[test]
+    fn program_where_another_run_has_worked_is_not_found() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        program(&at("other/bin/tool"));
+        program(&at("outside/tool"));
+        let path = format!("{}:{}", at("other/bin").display(), at("outside").display());
+        let trees = RunTrees::of(place.path());
+        let programs = HostPrograms::new(&path).outside_of_runs(trees.clone(), &at("home"));
+        assert_eq!(programs.find("tool"), Some(at("other/bin/tool")));
+        trees.add(&[at("other"), "/usr".into()]).unwrap();
+        assert_eq!(programs.find("tool"), Some(at("outside/tool")));
+        assert_eq!(programs.path(), at("outside").as_os_str());
+        // A list that cannot be read names nothing that is safe.
+        fs::remove_file(at(RunTrees::FILE_NAME)).unwrap();
+        fs::create_dir(at(RunTrees::FILE_NAME)).unwrap();
         assert_eq!(programs.find("tool"), None);
     }
 }

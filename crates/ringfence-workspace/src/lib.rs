@@ -3,7 +3,7 @@
 //!
 //! A run writes in its workspace, and a later run may have the same workspace or one below it. So no name below a workspace
 //! can be trusted. What must not be here: a function that takes an absolute path, other than [`Directory::open`] and, for programs that are
-//! in no workspace, [`HostPrograms`].
+//! in no workspace, [`HostPrograms`] and [`RunTrees`].
 
 mod directory;
 mod edit;
@@ -13,6 +13,7 @@ pub mod git;
 mod hidden;
 mod host_programs;
 mod remove;
+mod run_trees;
 mod stubs;
 mod walk;
 
@@ -22,5 +23,6 @@ pub use file::{ReadError, read_bounded};
 pub use hidden::HiddenFiles;
 pub use host_programs::{HostPrograms, is_executable};
 pub use remove::remove_tree;
+pub use run_trees::RunTrees;
 pub use stubs::{StubContent, StubList};
 pub use walk::{Bounds, Next, Unvisited, Visit, walk};
