@@ -33,6 +33,53 @@ const SECRETS: [&str; 15] = [
     "/etc/ssl/private",
 ];
 
+/// More of it that only root can read, and root's runs with it. Looking for each takes a call, which other users are spared.
+const ROOT_SECRETS: [&str; 43] = [
+    "/etc/apt/auth.conf",
+    "/etc/apt/auth.conf.d",
+    "/etc/bind/rndc.key",
+    "/etc/boto.cfg",
+    "/etc/ceph",
+    "/etc/chef",
+    "/etc/cloudflared",
+    "/etc/consul.d",
+    "/etc/corosync/authkey",
+    "/etc/credstore",
+    "/etc/credstore.encrypted",
+    "/etc/cryptsetup-keys.d",
+    "/etc/docker/key.json",
+    "/etc/exim4/passwd.client",
+    "/etc/gitlab",
+    "/etc/gitlab-runner",
+    "/etc/ipsec.d/private",
+    "/etc/ipsec.secrets",
+    "/etc/iscsi/iscsid.conf",
+    "/etc/keys",
+    "/etc/ldap.secret",
+    "/etc/luks-keys",
+    "/etc/msmtprc",
+    "/etc/munge/munge.key",
+    "/etc/mysql/debian.cnf",
+    "/etc/netplan",
+    "/etc/nix/netrc",
+    "/etc/nomad.d",
+    "/etc/pki/consumer",
+    "/etc/pki/entitlement",
+    "/etc/pki/tls/private",
+    "/etc/postfix/sasl_passwd",
+    "/etc/postfix/sasl_passwd.db",
+    "/etc/ppp/chap-secrets",
+    "/etc/ppp/pap-secrets",
+    "/etc/puppetlabs/puppet/ssl/private_keys",
+    "/etc/rancher",
+    "/etc/rndc.key",
+    "/etc/salt/pki",
+    "/etc/sssd",
+    "/etc/swanctl/private",
+    "/etc/vault.d",
+    "/etc/wpa_supplicant",
+];
+
 /// What every run sees of this machine.
 #[derive(Debug)]
 pub(super) struct System {
@@ -75,9 +122,10 @@ pub(super) fn system() -> System {
         }
         data.is_dir().then_some(Part::Directory(path))
     };
+    let more: &[&str] = if rustix::process::geteuid().is_root() { &ROOT_SECRETS } else { &[] };
     System {
         parts: PARTS.iter().filter_map(|path| part(path)).collect(),
-        secrets: SECRETS.iter().filter_map(|path| real(Path::new(path))).collect(),
+        secrets: SECRETS.iter().chain(more).filter_map(|path| real(Path::new(path))).collect(),
     }
 }
 
@@ -88,4 +136,20 @@ fn tree(program: &Path) -> Option<PathBuf> {
     }
     let packages = program.ancestors().filter(|path| path.ends_with("node_modules")).last();
     Some(packages.unwrap_or(program).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PARTS, ROOT_SECRETS, SECRETS, system};
+
+    #[test]
+    fn secrets_are_in_parts_that_are_seen_and_those_of_root_are_hidden_from_its_runs() {
+        let is_seen = |path: &&str| PARTS.iter().any(|part| path.starts_with(part));
+        assert!(SECRETS.iter().chain(&ROOT_SECRETS).all(|path| is_seen(&path)));
+        let hidden = system().secrets;
+        for path in ROOT_SECRETS.iter().filter(|_| rustix::process::geteuid().is_root()) {
+            let real = std::fs::canonicalize(path);
+            assert!(real.map_or(true, |real| hidden.iter().any(|(path, _)| *path == real)), "{path}");
+        }
+    }
 }
