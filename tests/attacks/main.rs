@@ -47,6 +47,7 @@ mod files;
 mod git;
 mod git_configuration;
 mod git_refs;
+mod governing;
 mod http2;
 mod inputs;
 mod kernel;

@@ -119,6 +119,22 @@ fn programs_of_the_working_tree_are_not_started_from_a_directory_below() {
     }
 }
 
+/// A run in another directory may have left them, at any time.
+#[test]
+fn programs_where_another_run_has_worked_are_not_started() {
+    let place = place(&["/work/bin"]);
+    let started = place.home().join("started");
+    let elsewhere = place.home().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let ran = place.command(&["exec", "--", "/bin/true"]).env("GH_TOKEN", "x").output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    leave_programs(&place.work().join("bin"), &started);
+    for command in COMMANDS {
+        let ran = place.command(command).current_dir(&elsewhere).output().unwrap();
+        assert!(!started.exists(), "{command:?}: {ran:?}");
+    }
+}
+
 /// The daemon stands nowhere: it gets only what the command that started it may start.
 #[test]
 fn daemon_starts_no_programs_of_the_workspace_where_it_was_started() {

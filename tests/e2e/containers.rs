@@ -210,9 +210,9 @@ fn a_network_of_the_engine_enforces_nothing_and_says_so() {
     let ran = place.run(&["exec", "--mode", "docker", "--", "true"]);
     assert_eq!(ran.code(), 125);
     assert!(ran.stderr.contains("there is no network") && ran.stderr.contains("`default`"), "{ran:?}");
-    fs::write(place.work().join("p.json"), r#"{"extends": "standard", "network": {"mode": "none"}}"#)
-        .unwrap();
-    let none = ["exec", "--mode", "docker", "--policy", "./p.json", "--allow-local", "9999", "--", "true"];
+    let policy = place.home().join("p.json").display().to_string();
+    fs::write(&policy, r#"{"extends": "standard", "network": {"mode": "none"}}"#).unwrap();
+    let none = ["exec", "--mode", "docker", "--policy", &policy, "--allow-local", "9999", "--", "true"];
     let ran = place.run(&none);
     assert!(ran.code() == 125 && ran.stderr.contains("only the allowed hosts"), "{ran:?}");
     let ran = place.run(&["exec", "--json", "--mode", "docker", "--policy", "open", "--", "true"]);

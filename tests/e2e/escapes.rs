@@ -84,11 +84,11 @@ fn an_abstract_socket_of_the_host() {
     only_outside(&Place::new(), &code);
     // Also where the network is the host's own: then Landlock keeps it shut.
     let place = Place::new();
-    fs::write(place.work().join("open.json"), r#"{"extends": "standard", "network": {"mode": "open"}}"#)
+    fs::write(place.home().join("open.json"), r#"{"extends": "standard", "network": {"mode": "open"}}"#)
         .unwrap();
     fs::write(place.work().join("attempt.py"), code).unwrap();
-    let args =
-        ["exec", "--mode", "native", "--policy", "./open.json", "--", "/usr/bin/python3", "attempt.py"];
+    let policy = place.home().join("open.json").display().to_string();
+    let args = ["exec", "--mode", "native", "--policy", &policy, "--", "/usr/bin/python3", "attempt.py"];
     assert_eq!(place.run(&args).code(), 1);
 }
 

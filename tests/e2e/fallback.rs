@@ -17,7 +17,8 @@ fn without_namespaces(script: &str) -> Option<Ran> {
     place.as_nobody(&["exec", "--mode", "native", "--read", &bin, "--", "sh", "-c", script], &[])
 }
 
-const SAME_PATH: &str = "ringfence config set sandbox.path_mapping_mode same-path";
+/// Policies must not lie in the workspace.
+const SAME_PATH: &str = "cp *.json ~/; ringfence config set sandbox.path_mapping_mode same-path";
 
 #[test]
 fn a_policy_that_it_cannot_keep_is_refused_with_what_to_change() {
@@ -29,7 +30,7 @@ fn a_policy_that_it_cannot_keep_is_refused_with_what_to_change() {
     let ran = without_namespaces("mkdir sub; cd sub; ringfence exec --policy ../less.json -- true").unwrap();
     assert!(ran.code() == 125 && ran.stderr.contains("path_mapping_mode"), "{}", ran.stderr);
     let ran =
-        without_namespaces(&format!("{SAME_PATH}; ringfence exec --policy ./less.json --pids 5 -- true"))
+        without_namespaces(&format!("{SAME_PATH}; ringfence exec --policy ~/less.json --pids 5 -- true"))
             .unwrap();
     assert!(ran.code() == 125 && ran.stderr.contains("processes are bounded"), "{}", ran.stderr);
     let doctor = without_namespaces("ringfence sandbox doctor; true").unwrap();
@@ -40,7 +41,7 @@ fn a_policy_that_it_cannot_keep_is_refused_with_what_to_change() {
 fn a_policy_that_it_can_keep_is_kept_and_the_record_says_by_what() {
     let work = "echo made > file; cat file; echo 1 > $HOME/f; ls /proc/1 2>&1; cat /etc/shadow 2>&1";
     let script = format!(
-        "{SAME_PATH}; ringfence exec --policy ./less.json -- sh -c '{work}'; ringfence runs show last"
+        "{SAME_PATH}; ringfence exec --policy ~/less.json -- sh -c '{work}'; ringfence runs show last"
     );
     let Some(ran) = without_namespaces(&script) else { return };
     for words in ["made", "cannot open directory '/proc/1'", "landlock abi", "seccomp: no sockets"] {
@@ -48,7 +49,7 @@ fn a_policy_that_it_can_keep_is_kept_and_the_record_says_by_what() {
     }
     assert!(!ran.stdout.contains("mount namespace"), "{}", ran.stdout);
     let read_only = format!(
-        "{SAME_PATH}; ringfence exec --policy ./read-only.json -- sh -c 'cat less.json; echo 1 > new'"
+        "{SAME_PATH}; ringfence exec --policy ~/read-only.json -- sh -c 'cat less.json; echo 1 > new'"
     );
     let ran = without_namespaces(&read_only).unwrap();
     assert!(ran.stdout.contains("extends") && ran.stderr.contains("cannot create new"), "{}", ran.stderr);
@@ -71,7 +72,7 @@ fn nothing_that_it_promises_is_broken() {
 #[test]
 fn everything_ends_with_it_there_too() {
     let script = format!(
-        "{SAME_PATH}; ringfence exec --policy ./less.json --timeout 1 -- sh -c 'setsid sleep 77 & setsid sleep 77 & sleep 88'; echo code $?; pgrep -cx sleep; find ~/.ringfence/private -mindepth 1"
+        "{SAME_PATH}; ringfence exec --policy ~/less.json --timeout 1 -- sh -c 'setsid sleep 77 & setsid sleep 77 & sleep 88'; echo code $?; pgrep -cx sleep; find ~/.ringfence/private -mindepth 1"
     );
     let Some(ran) = without_namespaces(&script) else { return };
     assert_eq!(

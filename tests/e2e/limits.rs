@@ -59,10 +59,12 @@ fn processors_are_bounded() {
 #[test]
 fn private_places_are_bounded_together() {
     let place = Place::new();
-    fs::write(place.work().join("p.json"), r#"{"extends": "standard", "limits": {"disk": "20m"}}"#).unwrap();
+    let policy = place.home().join("p.json");
+    fs::write(&policy, r#"{"extends": "standard", "limits": {"disk": "20m"}}"#).unwrap();
     let fill = |places: &str| -> Ran {
         let script = format!("for p in {places}; do head -c 15m /dev/zero > $p/f || exit 3; done");
-        place.run(&["exec", "--mode", "native", "--policy", "./p.json", "--", "sh", "-c", &script])
+        let policy = policy.to_str().unwrap();
+        place.run(&["exec", "--mode", "native", "--policy", policy, "--", "sh", "-c", &script])
     };
     fill("/tmp").expect_code(0);
     for both in ["/tmp /var/tmp", "/tmp $HOME", "/dev/shm /run"] {
@@ -115,16 +117,19 @@ fn a_scope_of_systemd_is_used_where_nothing_else_bounds_processors() {
     fs::create_dir(&bin).unwrap();
     let told = place.home().join("told");
     let script = format!(
-        "#!/bin/sh\necho \"$@\" > {}\nwhile [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"\n",
+        "#!/bin/sh\necho \"$@\" > {}\n/usr/bin/env > {0}.env\nwhile [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"\n",
         told.display()
     );
     fs::write(bin.join("systemd-run"), script).unwrap();
     Command::new("chmod").arg("+x").arg(bin.join("systemd-run")).status().unwrap();
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let runtime = place.home().join("runtime").display().to_string();
-    let env = [("PATH", path.as_str()), ("XDG_RUNTIME_DIR", runtime.as_str())];
+    let secret = ("ANTHROPIC_API_KEY", "sk-canary");
+    let env = [("PATH", path.as_str()), ("XDG_RUNTIME_DIR", runtime.as_str()), secret];
     let Some(ran) = place.as_nobody(&["exec", "--cpus", "1.5", "--", "echo", "hello"], &env) else { return };
     assert_eq!(ran.stdout, "hello\n", "{}", ran.stderr);
+    let seen = fs::read_to_string(told.with_extension("env")).unwrap();
+    assert!(!seen.contains("sk-canary") && !seen.contains("API_KEY"), "{seen}");
     let told = fs::read_to_string(told).unwrap();
     assert!(told.starts_with("--user --scope --quiet --collect --unit=ringfence-"), "{told}");
     assert!(told.contains("--property=CPUQuota=150% -- ") && told.trim_end().ends_with("__gate"), "{told}");

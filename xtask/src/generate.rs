@@ -62,7 +62,9 @@ fn settings_page() -> anyhow::Result<String> {
          `~/.ringfence/settings.json` (or where `RINGFENCE_HOME` says), and `.ringfence/settings.json` in a project. JSON with\n\
          comments and trailing commas. Layers, the later wins: built-in, user, project, environment, flags.\n\
          `ringfence config explain KEY` says which layer won. A project's file may only tighten, in the way of the last\n\
-         column, unless its directory is in `trusted_projects` of your own file.\n\n\
+         column, unless its directory is in `trusted_projects` of your own file. Trusted are the settings that it has when\n\
+         `ringfence config trust DIR` names it there, or at their first use; after a change they may only tighten, until you trust\n\
+         them again.\n\n\
          `EXECUTION_ENVIRONMENT` (`host`, `sandbox`) and `LAUNCH_MODE` (`process`, `docker`) set `sandbox.mode`: `host` and\n\
          `process` mean mode `host`; `sandbox` and `docker` mean the isolating mode that the settings name, or `docker`.\n\
          Every variable also works with `RINGFENCE_` before it, which then wins.\n\n\

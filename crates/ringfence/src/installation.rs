@@ -22,7 +22,7 @@ use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{Listener, Rules, SystemConfig};
-use ringfence_workspace::{Directory, HostPrograms, ReadError, read_bounded};
+use ringfence_workspace::{Directory, HostPrograms, ReadError, RunTrees, read_bounded};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -30,12 +30,12 @@ use serde_json::Value;
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
 use crate::report::{advise, unstored};
-use crate::workspace;
+use crate::{trusted, workspace};
 
 /// The name of the settings file in its directory.
-const SETTINGS: &str = "settings.json";
+pub(crate) const SETTINGS: &str = "settings.json";
 /// The directory of a person's or a project's settings.
-const DIRECTORY: &str = ".ringfence";
+pub(crate) const DIRECTORY: &str = ".ringfence";
 
 /// Where everything is, before any setting is read.
 #[derive(Clone)]
@@ -133,12 +133,15 @@ impl Installation {
         }
         let own = layers.resolve()?;
         for file in self.project_settings(workspace) {
-            let Some(document) = read_project_document(&file, &keys)? else { continue };
+            let Some(text) = read_project_text(&file)? else { continue };
+            let document = Document::parse(&text, &file.display().to_string(), &keys)?;
             let layer = Layer { source: Source::Project, document };
-            if self.trusts(&own, &file) {
-                layers.push_trusted(layer);
-            } else {
-                layers.push(layer)?;
+            match self.trusted_project(&own, &file) {
+                Some(project) if trusted::is_trusted(&self.state, &project, &text)? => {
+                    layers.push_trusted(layer)
+                }
+                Some(project) => layers.push(layer).map_err(|error| changed(&project, error.into()))?,
+                None => layers.push(layer)?,
             }
         }
         if !rows.is_empty() {
@@ -149,15 +152,22 @@ impl Installation {
         Ok(layers)
     }
 
-    /// Whether the person named the project's directory, links resolved on both sides.
-    fn trusts(&self, settings: &Settings, file: &Path) -> bool {
-        let project = file.parent().and_then(Path::parent).and_then(|path| fs::canonicalize(path).ok());
-        project.is_some_and(|project| {
-            settings
-                .trusted_projects
-                .iter()
-                .any(|trusted| fs::canonicalize(self.expand(trusted)).is_ok_and(|trusted| trusted == project))
-        })
+    /// The directory of a settings file's project, if the person named it, links resolved on both sides.
+    fn trusted_project(&self, settings: &Settings, file: &Path) -> Option<PathBuf> {
+        let named = &settings.trusted_projects;
+        // Mostly there are none, and resolving a path takes a call for each of its parts.
+        let project = file.parent()?.parent().filter(|_| !named.is_empty())?;
+        let project = fs::canonicalize(project).ok()?;
+        let is_project = |trusted: &PathBuf| {
+            fs::canonicalize(self.expand(trusted)).is_ok_and(|trusted| trusted == project)
+        };
+        named.iter().any(is_project).then_some(project)
+    }
+
+    /// The file of this program. One that was replaced since this process began is named by its old name.
+    pub(crate) fn program_file(&self) -> Option<PathBuf> {
+        let name = self.program.to_str()?;
+        Some(PathBuf::from(name.strip_suffix(" (deleted)").unwrap_or(name)))
     }
 
     /// A path with `~/` at its beginning, or from where the person stands, made absolute.
@@ -169,14 +179,25 @@ impl Installation {
         }
     }
 
-    /// The programs of the host that no run in the current directory, or in another workspace, could have written, nor one in
-    /// the git working trees that they are in.
+    /// A path that means the same file later, from wherever it is read: absolute, the links of its directory resolved.
+    pub(crate) fn settled(&self, path: &Path) -> PathBuf {
+        let path = self.expand(path);
+        let directory = path.parent().and_then(|parent| fs::canonicalize(parent).ok());
+        match (directory, path.file_name()) {
+            (Some(directory), Some(name)) if path.is_absolute() => directory.join(name),
+            _ => path,
+        }
+    }
+
+    /// The programs of the host that no run in the current directory, in another workspace or where one has worked before could
+    /// have written, nor one in the git working trees that they are in.
     pub(crate) fn programs(&self, workspace: Option<&Path>) -> HostPrograms {
         let path = self.env.get("PATH").map(String::as_str).unwrap_or_default();
         let workspaces = self.cwd.as_deref().into_iter().chain(workspace);
         // A run in a directory below may have been given the whole working tree, and so may one in a directory beside it.
         let trees = workspaces.flat_map(|workspace| [Some(workspace), working_tree(workspace)]).flatten();
-        trees.fold(HostPrograms::new(path), |programs, tree| programs.outside_of(tree, &self.home))
+        let programs = HostPrograms::new(path).outside_of_runs(RunTrees::of(&self.state), &self.home);
+        trees.fold(programs, |programs, tree| programs.outside_of(tree, &self.home))
     }
 
     /// The same installation, whose `PATH` has only those programs: for agent CLIs that Ringfence asks something on the host.
@@ -456,22 +477,33 @@ pub(crate) fn read_text(file: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// The settings of a project. An agent may have written there, so no link is followed on the way to them.
-fn read_project_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
+/// The settings of a trusted project, which are others now.
+fn changed(project: &Path, error: anyhow::Error) -> anyhow::Error {
+    advise(
+        error.context(format!("the settings of {} are not those that were trusted", project.display())),
+        format!("look at them, then run `ringfence config trust {}`", project.display()),
+    )
+}
+
+/// The settings of a project.
+pub(crate) fn read_project_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
+    let Some(text) = read_project_text(file)? else { return Ok(None) };
+    Ok(Some(Document::parse(&text, &file.display().to_string(), keys)?))
+}
+
+/// The text of a project's settings. An agent may have written there, so no link is followed on the way to them.
+pub(crate) fn read_project_text(file: &Path) -> anyhow::Result<Option<String>> {
     let Some(project) = file.parent().and_then(Path::parent) else { return Ok(None) };
     let project = Directory::open(project).map_err(workspace::refused)?;
-    let text = match project.read_text(&Path::new(DIRECTORY).join(SETTINGS), LONGEST_TEXT) {
-        Ok(text) => text,
-        Err(error) if error.is_missing() => return Ok(None),
-        Err(ReadError::Io(error)) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-            return Err(advise(
-                anyhow!("{} is a symbolic link, or in one", file.display()),
-                "put the settings of the project there as a file",
-            ));
-        }
-        Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
-    };
-    Ok(Some(Document::parse(&text, &file.display().to_string(), keys)?))
+    match project.read_text(&Path::new(DIRECTORY).join(SETTINGS), LONGEST_TEXT) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(ReadError::Io(error)) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => Err(advise(
+            anyhow!("{} is a symbolic link, or in one", file.display()),
+            "put the settings of the project there as a file",
+        )),
+        Err(error) => Err(error).with_context(|| format!("{} cannot be read", file.display())),
+    }
 }
 
 fn read_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {

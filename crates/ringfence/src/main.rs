@@ -4,6 +4,7 @@ mod asking;
 mod cli;
 mod desk;
 mod gate;
+mod governing;
 mod installation;
 mod login;
 mod progress;
@@ -13,6 +14,7 @@ mod report;
 mod screen;
 mod signals;
 mod terminal;
+mod trusted;
 mod typing;
 mod workspace;
 

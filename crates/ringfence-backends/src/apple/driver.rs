@@ -207,6 +207,7 @@ impl Backend for Apple {
         let mut named = Named::new(program.clone(), request, &self.around)?;
         let words = plan::words(request, config, &named.variables())?;
         let survey = survey::look(request, &self.around, &survey::state(&self.around.state))?;
+        survey.refuse_governing(request)?;
         let hidden =
             covers(request, &survey, &shown(request, &survey)).into_iter().find_map(|cover| match cover {
                 Cover::Hide { source, .. } => Some(source),

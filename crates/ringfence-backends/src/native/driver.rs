@@ -121,6 +121,7 @@ impl Native {
         let program = system::program(request)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
         let survey = survey::look(request, &self.around, &hidden)?;
+        survey.refuse_governing(request)?;
         let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
             let message = format!("there is no place for a private home: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))

@@ -21,11 +21,11 @@ use globset::GlobSet;
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::locations::Locations;
-use ringfence_core::paths::DirectoryId;
+use ringfence_core::paths::{DirectoryId, HostPath};
 use ringfence_core::plan::Request;
 use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
-use ringfence_workspace::{Bounds, Directory, EntryKind, Next, Visit, walk};
+use ringfence_workspace::{Bounds, Directory, EntryKind, Next, RunTrees, Visit, walk};
 
 use super::crowding::{self, Limit};
 use super::git_configuration::UserGit;
@@ -49,6 +49,13 @@ const MAX_HIDDEN_IN_DIRECTORY: usize = 64;
 const MAX_SCANS: usize = 5;
 /// Most paths that a notice names.
 const MAX_NAMED: usize = 5;
+
+/// The directory of a project's settings and policies.
+const SETTINGS_DIRECTORY: &str = ".ringfence";
+/// Files by which a state directory is known: the list of directories where runs have worked, and the queue.
+const STATE_MARKERS: [&str; 2] = [RunTrees::FILE_NAME, "ringfence.db"];
+/// Secrets of a state directory that cannot be hidden whole.
+const STATE_SECRETS: [&str; 4] = ["api.token", "ringfence.db", "ringfence.db-wal", "ringfence.db-journal"];
 
 /// What was found. All paths are the host's, links resolved.
 #[derive(Debug, Clone, Default)]
@@ -154,8 +161,12 @@ fn scan_once(
         }
     }
     survey.hold_above_secrets(workspace);
-    let (own, here): (Vec<String>, Vec<String>) =
+    let (own, mut here): (Vec<String>, Vec<String>) =
         files.protect.iter().cloned().partition(|name| name.starts_with("~/"));
+    // Settings and policies of later runs are there, whatever the policy of this one says.
+    if !here.iter().any(|name| name == SETTINGS_DIRECTORY) {
+        here.push(SETTINGS_DIRECTORY.to_owned());
+    }
     survey.protect(workspace, &here);
     survey.protect_home(workspace, home, &own);
     survey.protect_governing(request);
@@ -252,6 +263,8 @@ struct Finds {
     denied_links: Vec<PathBuf>,
     /// Directories that git takes for repositories without a working tree.
     bare: Vec<PathBuf>,
+    /// State directories of Ringfence.
+    states: BTreeSet<PathBuf>,
 }
 
 impl Survey {
@@ -294,6 +307,15 @@ impl Survey {
         anchors.sort_unstable();
         anchors.dedup();
         self.anchors.extend(anchors.into_iter().map(Path::to_owned).collect::<Vec<_>>());
+    }
+
+    /// Holds the directories above others with settings, or a run could put one in their place that has settings of its own.
+    fn hold_above<'a>(&mut self, paths: impl Iterator<Item = &'a PathBuf>, root: &Path) {
+        let above = |path: &'a PathBuf| path.ancestors().skip(1).take_while(|above| *above != root);
+        // The outer ones first: a mount on one hides what is mounted below it.
+        let above: BTreeSet<&Path> = paths.flat_map(above).collect();
+        let known: BTreeSet<PathBuf> = self.anchors.iter().cloned().collect();
+        self.anchors.extend(above.into_iter().filter(|path| !known.contains(*path)).map(Path::to_owned));
     }
 
     /// Protects paths as they are, or reserves them: one that is missing is reserved at its outermost part.
@@ -363,16 +385,45 @@ impl Survey {
         }
     }
 
-    /// The files that govern the run cannot be written by it, wherever it sees them.
+    /// The files that govern runs cannot be written by this one, wherever it sees them.
     fn protect_governing(&mut self, request: &Request) {
+        // What a link among them leads to is one of them too.
+        for path in request.governing.iter().map(HostPath::as_path) {
+            let is_link = fs::symlink_metadata(path).is_ok_and(|data| data.is_symlink());
+            if is_link && !self.links.iter().any(|known| known == path) {
+                self.links.push(path.to_owned());
+                add(&mut self.protected, path);
+            }
+        }
         let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
         let workspace = request.workspace.host().as_path().to_owned();
         let roots: Vec<PathBuf> = [workspace].into_iter().chain(named).collect();
         for root in roots {
-            let below = request.governing.iter().filter_map(|path| path.as_path().strip_prefix(&root).ok());
+            let open = |path: &&HostPath| {
+                !self.protected.iter().any(|held| path.as_path().starts_with(held) && path.as_path() != held)
+            };
+            let governing = request.governing.iter().filter(open);
+            let below = governing.filter_map(|path| path.as_path().strip_prefix(&root).ok());
             let below: Vec<String> = below.filter_map(Path::to_str).map(String::from).collect();
             self.protect(&root, &below);
         }
+    }
+
+    /// Refuses a run that could write what governs runs, where nothing can be protected.
+    pub(crate) fn refuse_governing(&self, request: &Request) -> Result<(), LaunchError> {
+        let Some(path) = request
+            .governing
+            .iter()
+            .find(|path| self.protected.iter().any(|held| path.as_path().starts_with(held)))
+        else {
+            return Ok(());
+        };
+        let message =
+            format!("{} governs runs, and cannot be protected in this mode", path.as_path().display());
+        let failure = Failure::new(FailureClass::Refused, message);
+        Err(LaunchError::Runtime(
+            failure.with_remedy("keep it outside of the workspace and of what the run may write"),
+        ))
     }
 
     /// Looks at everything below a directory that is seen.
@@ -395,6 +446,11 @@ impl Survey {
         self.notice("what cannot be searched is hidden", &unvisited.directories);
         finds.hidden.extend(unvisited.directories.into_iter().map(|path| (path, true)));
         self.notice("links with denied names, which hide nothing that they lead to", &finds.denied_links);
+        let states = finds.states.iter().map(|path| root.join(path));
+        let states: Vec<PathBuf> =
+            states.filter(|path| !self.hidden.contains(&(path.clone(), true))).collect();
+        self.notice("hidden whole, for it is a state directory of Ringfence", &states);
+        self.hidden.extend(states.iter().map(|path| (path.clone(), true)));
         let crowded = crowded(&finds.hidden);
         self.notice("hidden whole, for it has too many denied files", &crowded);
         let whole: BTreeSet<PathBuf> = crowded.iter().cloned().collect();
@@ -409,6 +465,8 @@ impl Survey {
             );
             let known: BTreeSet<PathBuf> = self.protected.iter().cloned().collect();
             let found: BTreeSet<PathBuf> = finds.protected.iter().map(|path| root.join(path)).collect();
+            let settings = found.iter().filter(|path| path.ends_with(SETTINGS_DIRECTORY));
+            self.hold_above(settings.chain(&states), root);
             self.protected.extend(found.into_iter().filter(|path| !known.contains(path)));
             repositories::below(&finds.repositories, (tree, root), (names.git, names.private), self);
             self.hold_as_others(root, finds.covered);
@@ -612,6 +670,7 @@ impl Finds {
         if visit.kind == EntryKind::Socket {
             self.hidden.push((path.to_owned(), false));
         }
+        self.hide_state(visit, beside);
         if elsewhere {
             self.protect(visit, names);
             // A bare repository, by the file that every one has beside `objects` and `refs`.
@@ -620,6 +679,20 @@ impl Finds {
             }
         }
         Next::Enter
+    }
+
+    /// Hides the state directory of another installation, which holds a daemon's token, logins and logs. The root cannot be hidden,
+    /// and a run may have put such names there.
+    fn hide_state(&mut self, visit: &Visit<'_>, beside: &Path) {
+        if visit.kind != EntryKind::File {
+            return;
+        }
+        let is_root = beside.as_os_str().is_empty();
+        if is_root && STATE_SECRETS.iter().any(|name| visit.name == *name) {
+            self.hidden.push((visit.path.to_owned(), false));
+        } else if !is_root && STATE_MARKERS.iter().any(|name| visit.name == *name) {
+            self.states.insert(beside.to_owned());
+        }
     }
 
     /// What is protected in the workspace's root is protected where it exists elsewhere.

@@ -120,6 +120,14 @@ impl Layers {
         paths
     }
 
+    /// What the layers say that last beyond one command: those of the user, of projects and of the running system. Not only what
+    /// is in force here.
+    pub fn lasting(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let lasts = |layer: &&Layer| matches!(layer.source, Source::User | Source::Project | Source::System);
+        let values = self.layers.iter().filter(lasts).flat_map(|layer| layer.document.iter());
+        values.map(|(path, located)| (path, &located.value))
+    }
+
     /// What each layer says of a key, the weakest first.
     pub fn explain(&self, path: &str) -> Vec<Explained<'_>> {
         let mut said: Vec<_> = self

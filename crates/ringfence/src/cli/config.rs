@@ -1,17 +1,19 @@
 //! `ringfence config`: the settings, and where each comes from.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use ringfence_backends::settings_keys;
-use ringfence_core::config::{self, Layers};
+use ringfence_core::config::{self, Document, Layers};
 use ringfence_store::atomic;
 use serde_json::{Value, json};
 
 use crate::desk::told;
-use crate::installation::{Installation, read_text};
+use crate::installation::{DIRECTORY, Installation, SETTINGS, read_project_text, read_text};
 use crate::report::advise;
-use crate::terminal;
+use crate::workspace::Workspace;
+use crate::{terminal, trusted};
 
 /// Settings: list, get, set, explain.
 #[derive(clap::Subcommand)]
@@ -53,6 +55,12 @@ pub(crate) enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Let the settings of a project also loosen, as they are now
+    Trust {
+        /// The project's directory, instead of the current one
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
     /// Print the JSON Schema of the settings
     Schema,
     /// Say where the settings files are
@@ -72,6 +80,7 @@ pub(crate) fn config(verb: Verb, installation: &Installation) -> anyhow::Result<
             change(installation, |text, file| config::unset(text, file, &settings_keys(), &key))?;
         }
         Verb::Explain { key, json } => explain(&installation.layers()?, &key, json)?,
+        Verb::Trust { directory } => trust(installation, directory.as_deref())?,
         Verb::Schema => return schema(),
         Verb::Path => {
             terminal::line(installation.user_settings().display());
@@ -88,6 +97,38 @@ fn set_system(installation: &Installation, name: &str, value: Option<&str>) -> a
     let change = (name.to_owned(), value.map(str::to_owned));
     let changed = installation.desk()?.change_settings(&[change]).map_err(told)?;
     changed.warnings.iter().for_each(|warning| terminal::about(format!("! {warning}")));
+    Ok(())
+}
+
+/// Names a project in `trusted_projects`, and keeps its settings as those that are trusted.
+fn trust(installation: &Installation, directory: Option<&Path>) -> anyhow::Result<()> {
+    const KEY: &str = "trusted_projects";
+    let keys = settings_keys();
+    let named = installation.expand(directory.unwrap_or(Path::new(".")));
+    let cannot = || format!("{} cannot be trusted", named.display());
+    let project = Workspace::named(installation, &named).with_context(cannot)?.path;
+    let file = project.as_path().join(DIRECTORY).join(SETTINGS);
+    let text = read_project_text(&file)?;
+    if let Some(text) = &text {
+        Document::parse(text, &file.display().to_string(), &keys)?;
+    }
+    let own = read_text(&installation.user_settings())?.unwrap_or_default();
+    let own = Document::parse(&own, &installation.user_settings().display().to_string(), &keys)?;
+    let known = own.get(KEY).and_then(|located| located.value.as_array().cloned()).unwrap_or_default();
+    let is_project = |path: &Value| {
+        let path = path.as_str().map(|path| installation.expand(Path::new(path)));
+        path.and_then(|path| path.canonicalize().ok()).is_some_and(|path| path == project.as_path())
+    };
+    if !known.iter().any(is_project) {
+        let all: Vec<Value> = known.into_iter().chain([project.to_string().into()]).collect();
+        let all = Value::from(all).to_string();
+        change(installation, |text, file| config::set(text, file, &keys, KEY, &all))?;
+    }
+    trusted::trust(&installation.state, project.as_path(), text.as_deref())?;
+    terminal::line(match text {
+        Some(_) => format!("{} is trusted as it is now", file.display()),
+        None => format!("{project} is trusted; it has no settings yet"),
+    });
     Ok(())
 }
 

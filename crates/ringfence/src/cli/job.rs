@@ -25,6 +25,7 @@ use ringfence_store::runs::Runs;
 
 use super::options::Options;
 use crate::asking::Person;
+use crate::governing::{Chosen, Named, Writable};
 use crate::installation::{Installation, read_text};
 use crate::queue::server_address;
 use crate::render::{Human, Json, Nobody, Through};
@@ -164,6 +165,10 @@ impl Asked<'_> {
 
     fn job<'w>(&self, mode: Mode, work: Work<'w>, face: &Face) -> anyhow::Result<Job<'w>> {
         let (mut policy, policy_name) = self.policy(mode)?;
+        let named = Named::by(self.layers, self.installation);
+        if !policy.files.secrets.is_empty() {
+            policy.files.secrets.extend(named.secrets());
+        }
         if matches!(face, Face::Conversation) && self.options.timeout.is_none() {
             policy.limits.timeout_seconds = Seconds::MAX;
         }
@@ -177,7 +182,8 @@ impl Asked<'_> {
         if mode.isolates() && policy.files.reach == Reach::Workspace {
             self.refuse_home(workspace.path.as_path())?;
         }
-        let governing = self.governing(workspace.path.as_path())?;
+        let (writable, chosen) = self.check_governing(mode, &policy, &workspace, &named)?;
+        let governing = self.governing(&writable, &chosen, &named)?;
         let layer = self.layer(mode)?;
         if layer {
             notices.push(
@@ -185,6 +191,8 @@ impl Asked<'_> {
                     .into(),
             );
         }
+        let (given_env, outside) = (self.options.variables(self.installation)?, self.outside(mode)?);
+        writable.note()?;
         Ok(Job {
             run: None,
             work,
@@ -195,8 +203,8 @@ impl Asked<'_> {
             workspace_id: workspace.id,
             layer,
             host_env: self.installation.env.clone(),
-            given_env: self.options.variables(self.installation)?,
-            outside: self.outside(mode)?,
+            given_env,
+            outside,
             patience: self.settings.sandbox.patience_seconds,
             is_root: rustix::process::geteuid().is_root(),
             notices,
@@ -238,34 +246,41 @@ impl Asked<'_> {
         ))
     }
 
-    /// The files that govern the run. A link that the run could replace must not lead to one of them.
-    fn governing(&self, workspace: &Path) -> anyhow::Result<Vec<HostPath>> {
-        let policy = match self.choice()? {
-            Some(PolicyChoice::File(file)) => Some(self.installation.expand(&file)),
+    /// Refuses a policy or a file of variables that a run could have written.
+    pub(crate) fn check_governing(
+        &self,
+        mode: Mode,
+        policy: &Policy,
+        workspace: &Workspace,
+        named: &Named,
+    ) -> anyhow::Result<(Writable, Vec<Chosen>)> {
+        let policy_file = match self.choice()? {
+            Some(PolicyChoice::File(file)) => {
+                Some(Chosen { path: self.installation.expand(&file), is_env: false })
+            }
             _ => None,
         };
-        let variables = self.options.env_file.iter().map(|file| self.installation.expand(file));
-        let mut governing = Vec::new();
-        for file in policy.into_iter().chain(variables) {
-            let is_link = |path: &&Path| fs::symlink_metadata(path).is_ok_and(|data| data.is_symlink());
-            let inside = |path: &&Path| {
-                let parent = path.parent().and_then(|parent| fs::canonicalize(parent).ok());
-                parent.is_some_and(|parent| parent.starts_with(workspace))
-            };
-            if let Some(link) = file.ancestors().filter(is_link).find(inside) {
-                return Err(advise(
-                    anyhow!(
-                        "{} governs the run, and the run could replace the link {}",
-                        file.display(),
-                        link.display()
-                    ),
-                    "name the file itself, or keep it outside of the workspace",
-                ));
-            }
-            // One that does not exist is reported where it is read.
-            governing.extend(fs::canonicalize(&file).ok().map(HostPath::new).transpose()?);
-        }
-        Ok(governing)
+        let variables = self.options.env_file.iter();
+        let variables = variables.map(|file| Chosen { path: self.installation.expand(file), is_env: true });
+        let chosen: Vec<Chosen> = policy_file.into_iter().chain(variables).collect();
+        let writable =
+            Writable::of(self.installation, workspace.path.as_path(), &policy.files, mode.isolates())?;
+        chosen.iter().try_for_each(|chosen| writable.check(chosen, &policy.files, named))?;
+        Ok((writable, chosen))
+    }
+
+    /// What governs runs and this one could write.
+    fn governing(
+        &self,
+        writable: &Writable,
+        chosen: &[Chosen],
+        named: &Named,
+    ) -> anyhow::Result<Vec<HostPath>> {
+        let broker = &self.settings.broker;
+        let in_force = [&broker.ca_file, &broker.prices_file].into_iter().flatten();
+        let in_force: Vec<PathBuf> = in_force.map(|path| self.installation.expand(path)).collect();
+        let governing = writable.governing(self.installation, chosen, named, &in_force);
+        Ok(governing.into_iter().map(HostPath::new).collect::<Result<_, _>>()?)
     }
 
     /// The policy that a flag, the agent or the settings choose.

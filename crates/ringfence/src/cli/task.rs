@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
-use ringfence_core::config::WorkspaceKind;
+use ringfence_core::config::{PolicyChoice, WorkspaceKind};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::Mode;
 use ringfence_core::policy::HostRule;
@@ -342,7 +342,7 @@ fn base(args: AddArgs, installation: &Installation) -> anyhow::Result<TaskSpec> 
         },
         workspace: args.workspace,
         mode: args.mode,
-        policy: args.policy,
+        policy: args.policy.map(|policy| named_policy(policy, installation)).transpose()?,
         allow: args.allow,
         allow_local: args.allow_local,
         env: args.env,
@@ -356,6 +356,18 @@ fn base(args: AddArgs, installation: &Installation) -> anyhow::Result<TaskSpec> 
         max_attempts: args.max_attempts,
         webhook: args.webhook,
     })
+}
+
+/// A policy as the daemon finds it, which stands elsewhere.
+fn named_policy(policy: String, installation: &Installation) -> anyhow::Result<String> {
+    match PolicyChoice::try_from(policy.clone()) {
+        Ok(PolicyChoice::File(file)) if installation.is_remote() && !file.is_absolute() => {
+            bail!("`{}` is no absolute path, and the daemon is elsewhere", file.display())
+        }
+        Ok(PolicyChoice::File(file)) => Ok(installation.settled(&file).display().to_string()),
+        // One that does not exist is refused with the task.
+        _ => Ok(policy),
+    }
 }
 
 fn list(args: ListArgs, desk: &dyn Desk) -> anyhow::Result<()> {

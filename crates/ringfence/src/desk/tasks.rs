@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use ringfence_core::config::PolicyChoice;
 use ringfence_core::ids::{AgentId, RunId, TaskId};
 use ringfence_core::task::{Incident, State, StateName, TaskSpec};
 use ringfence_engine::queue::{Holder, Premises, RunLocks, pause, write_letters};
@@ -14,6 +15,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 
 use super::{Refuse, internal};
 use crate::cli::{Options, Wish, is_running};
+use crate::governing::Named;
 use crate::installation::Installation;
 use crate::queue::Office;
 use crate::report::unstored;
@@ -39,15 +41,26 @@ fn accepted(mut spec: TaskSpec, installation: &Installation, seen: &mut Seen) ->
     {
         return Err(invalid(format!("`{command}` is not a command in the shell's words")));
     }
+    // The daemon stands elsewhere.
+    if let Some(Ok(PolicyChoice::File(file))) = spec.policy.clone().map(PolicyChoice::try_from) {
+        let path = installation.settled(&file);
+        if !path.is_absolute() {
+            return Err(invalid(format!("policy: `{}` is no absolute path", file.display())));
+        }
+        spec.policy = Some(path.display().to_string());
+    }
     let options = Options::of_task(&spec);
     let key = format!("{:?}", (&spec.agent, spec.role, &spec.directory, spec.mode, &spec.policy));
     let (agent, workspace) = match seen.get(&key) {
         Some(known) => known.clone(),
         None => {
             let found = Wish::of_task(&spec, &options).fulfil(installation, |asked, _| {
-                asked.policy(asked.mode())?;
+                let (mode, workspace) = (asked.mode(), asked.workspace()?);
+                let (policy, _) = asked.policy(mode)?;
+                let named = Named::by(asked.layers, installation);
+                asked.check_governing(mode, &policy, &workspace, &named)?;
                 let agent = asked.name.parse().ok().filter(|id| asked.settings.agents.contains_key(id));
-                Ok((agent, asked.workspace()?))
+                Ok((agent, workspace))
             });
             seen.entry(key).or_insert(found.refuse()?).clone()
         }

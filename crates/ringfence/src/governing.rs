@@ -1,0 +1,227 @@
+//! What governs runs: policies, files of variables, settings and what they name, the state directory, this program itself.
+//!
+//! A run must not write any of it, also not what only another run uses: the other one may have more rights. What the settings name
+//! is protected in every run that could write it. A file that only a flag names is not known to the runs before, so it must not
+//! lie where one could write, unless in a directory `.ringfence`, which is protected in every run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use ringfence_core::config::{Document, Kind, Layers};
+use ringfence_core::policy::{Files, WorkspaceAccess};
+use ringfence_store::atomic;
+use ringfence_workspace::RunTrees;
+use ringfence_workspace::git::{Located, locate};
+use serde_json::Value;
+
+use crate::installation::{DIRECTORY, Installation, SETTINGS, read_project_document};
+use crate::report::advise;
+
+/// Settings that name a file which runs depend on.
+const FILES: [&str; 2] = ["broker.ca_file", "broker.prices_file"];
+/// Settings that name a file or a directory with a secret.
+const SECRETS: [&str; 4] =
+    ["queue.webhook_secret_file", "broker.claude_dir", "broker.claude_config_dir", "broker.codex_dir"];
+
+/// What settings name, as it is written there.
+#[derive(Default)]
+pub(crate) struct Named {
+    /// What no run may write.
+    files: Vec<PathBuf>,
+    /// What no run may read either.
+    secrets: Vec<PathBuf>,
+}
+
+impl Named {
+    /// What the lasting layers name, of all trusted projects too. Variables and flags are of one command alone.
+    pub(crate) fn by(layers: &Layers, installation: &Installation) -> Self {
+        let mut named = Self::default();
+        for (path, value) in layers.lasting() {
+            named.add(path, layers.keys().find(path).map(|key| key.kind), value);
+        }
+        for project in trusted(layers) {
+            let directory = installation.expand(&project).join(DIRECTORY);
+            let document = read_project_document(&directory.join(SETTINGS), layers.keys());
+            // One that cannot be read is reported where it is used.
+            for (path, located) in document.ok().flatten().as_ref().into_iter().flat_map(Document::iter) {
+                named.add(path, layers.keys().find(path).map(|key| key.kind), &located.value);
+            }
+            named.files.push(directory);
+        }
+        let absolute = |paths: Vec<PathBuf>| paths.iter().map(|path| installation.expand(path)).collect();
+        Self { files: absolute(named.files), secrets: absolute(named.secrets) }
+    }
+
+    fn add(&mut self, path: &str, kind: Option<Kind>, value: &Value) {
+        let text = value.as_str();
+        match kind {
+            Some(Kind::PolicyChoice) => {
+                self.files.extend(text.filter(|text| text.contains('/')).map(PathBuf::from))
+            }
+            _ if FILES.contains(&path) => self.files.extend(text.map(PathBuf::from)),
+            _ if SECRETS.contains(&path) => self.secrets.extend(text.map(PathBuf::from)),
+            _ if path == "broker.credentials" => {
+                self.secrets.extend(texts(value).flat_map(credential_files).map(PathBuf::from));
+            }
+            _ => {}
+        }
+    }
+
+    /// The secrets, as a policy names them.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = String> + '_ {
+        self.secrets.iter().filter_map(|path| path.to_str()).map(str::to_owned)
+    }
+
+    fn names(&self, file: &Path) -> bool {
+        self.files.iter().any(|named| named == file || locate(named).is_ok_and(|named| named.end == file))
+    }
+}
+
+/// The projects whose settings may also loosen.
+fn trusted(layers: &Layers) -> Vec<PathBuf> {
+    let all = layers.lasting().filter(|(path, _)| *path == "trusted_projects");
+    all.flat_map(|(_, value)| texts(value)).map(PathBuf::from).collect()
+}
+
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The files in a credential of the settings: `{file:PATH}`.
+fn credential_files(text: &str) -> impl Iterator<Item = &str> {
+    text.split("{file:").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0))
+}
+
+/// A file that a run is started with.
+pub(crate) struct Chosen {
+    pub(crate) path: PathBuf,
+    /// Whether it is a file of variables.
+    pub(crate) is_env: bool,
+}
+
+/// The directories that runs could write.
+pub(crate) struct Writable {
+    /// Those of the run itself.
+    own: Vec<PathBuf>,
+    /// Those of the runs before.
+    earlier: Vec<PathBuf>,
+    trees: RunTrees,
+    /// The state directory, which no run sees.
+    state: PathBuf,
+}
+
+impl Writable {
+    /// What a run could write in this workspace, and what others could before it. A run without a boundary is not bounded by
+    /// directories: none are its own.
+    pub(crate) fn of(
+        installation: &Installation,
+        workspace: &Path,
+        files: &Files,
+        isolates: bool,
+    ) -> anyhow::Result<Self> {
+        let trees = RunTrees::of(&installation.state);
+        let earlier =
+            trees.list().context("failed to read the list of directories where runs have worked")?;
+        let mut own = Vec::new();
+        if isolates {
+            own.extend((files.workspace == WorkspaceAccess::ReadWrite).then(|| workspace.to_owned()));
+            // One that does not exist is refused when the run is staged.
+            own.extend(files.write.iter().filter_map(|path| std::fs::canonicalize(path).ok()));
+        }
+        Ok(Self { own, earlier, trees, state: installation.state.clone() })
+    }
+
+    /// Adds the run's own directories to those of the runs before.
+    pub(crate) fn note(&self) -> anyhow::Result<()> {
+        let is_known = |tree: &PathBuf| self.earlier.iter().any(|known| tree.starts_with(known));
+        if self.own.iter().all(is_known) {
+            return Ok(());
+        }
+        let noted = atomic::private_dir(&self.state).and_then(|()| self.trees.add(&self.own));
+        noted.with_context(|| format!("failed to write to {}", self.state.display()))
+    }
+
+    /// The outermost directory that a run could write and that holds a path.
+    fn holding(&self, path: &Path) -> Option<&Path> {
+        let all = self.own.iter().chain(&self.earlier).map(PathBuf::as_path);
+        all.filter(|tree| path.starts_with(tree)).min_by_key(|tree| tree.as_os_str().len())
+    }
+
+    /// Refuses a file that a run could have written, or a link to it that one could replace.
+    pub(crate) fn check(&self, chosen: &Chosen, files: &Files, named: &Named) -> anyhow::Result<()> {
+        // One that cannot be followed is reported where it is read.
+        let Ok(Located { links, end, .. }) = locate(&chosen.path) else { return Ok(()) };
+        let shown = chosen.path.display();
+        if let Some(link) = links.iter().find(|link| self.holding(link).is_some()) {
+            return Err(advise(
+                anyhow!("{shown} governs the run, and the run could replace the link {}", link.display()),
+                "name the file itself, or keep it outside of the workspace",
+            ));
+        }
+        let Some(tree) = self.holding(&end) else { return Ok(()) };
+        let below = end.strip_prefix(tree).unwrap_or(&end);
+        let is_protected = below.parent().is_some_and(|above| above.iter().any(|part| part == DIRECTORY))
+            || locate(&self.state).is_ok_and(|state| end.starts_with(state.end));
+        // Hidden files cannot be changed. Below the root, a directory above one could be replaced.
+        let is_hidden = chosen.is_env
+            && below.parent() == Some(Path::new(""))
+            && files.denied().is_ok_and(|denied| denied.is_match(below));
+        if is_protected || is_hidden || named.names(&end) {
+            return Ok(());
+        }
+        let name = end.file_name().unwrap_or_default();
+        let moved = tree.join(DIRECTORY).join(name);
+        Err(advise(
+            anyhow!("{shown} governs the run, and lies in {}, where runs can write", tree.display()),
+            format!("move it to {}, which no run can write, and name it there", moved.display()),
+        ))
+    }
+
+    /// Everything that governs runs and that this one could write, with the links that lead there.
+    pub(crate) fn governing(
+        &self,
+        installation: &Installation,
+        chosen: &[Chosen],
+        named: &Named,
+        in_force: &[PathBuf],
+    ) -> Vec<PathBuf> {
+        if self.own.is_empty() {
+            return Vec::new();
+        }
+        let settings = installation.user_settings();
+        let named = named.files.iter().chain(&named.secrets).chain(in_force).chain([&settings]);
+        let mut governing: Vec<PathBuf> = named.flat_map(|file| way(file)).collect();
+        // What leads to those of this run was checked.
+        governing.extend(chosen.iter().filter_map(|chosen| Some(locate(&chosen.path).ok()?.end)));
+        // The state directory itself is hidden, but a run could make a link on its way lead elsewhere.
+        governing.extend(locate(&self.state).into_iter().flat_map(|located| located.links));
+        governing.extend(installation.program_file().filter(|file| self.is_own(file) && file.exists()));
+        governing.retain(|path| self.is_own(path));
+        governing
+    }
+
+    fn is_own(&self, path: &Path) -> bool {
+        self.own.iter().any(|tree| path.starts_with(tree))
+    }
+}
+
+/// A path without links, after the links and directories that lead there.
+fn way(path: &Path) -> Vec<PathBuf> {
+    match locate(path) {
+        Ok(Located { links, passed, end }) => links.into_iter().chain(passed).chain([end]).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::credential_files;
+
+    #[test]
+    fn files_of_a_credential_are_found() {
+        let files = |text| credential_files(text).collect::<Vec<_>>();
+        assert_eq!(files("a.example x-key: {file:~/f}"), ["~/f"]);
+        assert_eq!(files("a.example x: {env:A} {file:/a b} and {file:/c}"), ["/a b", "/c"]);
+        assert!(files("a.example x: {file:/a").is_empty() && files("github").is_empty());
+    }
+}

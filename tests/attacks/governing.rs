@@ -1,0 +1,285 @@
+//! What governs runs is out of their reach, also what only another run uses.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use crate::support::{BINARY, Place, Ran};
+
+const PRICES: &str = r#"{"as_of": "2026-01-01", "models": {}}"#;
+const STANDARD: &str = r#"{"extends": "standard"}"#;
+
+fn exec(place: &Place, script: &str) -> Ran {
+    place.run(&["exec", "--mode", "native", "--", "sh", "-c", script])
+}
+
+fn put(path: &Path, content: &str) -> String {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+    path.display().to_string()
+}
+
+/// What a run may try to put other content in the place of a file.
+fn attempts(file: &str) -> Vec<String> {
+    let top = file.split('/').next().unwrap();
+    vec![
+        format!("echo evil > {file}"),
+        format!("echo evil > x; mv -f x {file}"),
+        format!("rm -f {file}; echo evil > {file}"),
+        format!("mv {top} gone; mkdir -p $(dirname {file}); echo evil > {file}"),
+        format!("rm -rf {top}; mkdir -p $(dirname {file}); echo evil > {file}"),
+        format!("ln {file} second; echo evil > second"),
+    ]
+}
+
+in_every_sandbox! {
+    /// The directory for settings and policies, whatever the policy of the run says, and wherever it is.
+    fn directory_for_policies_cannot_be_changed(sandbox: &Sandbox) {
+        let lax = put(
+            &sandbox.place.home().join("lax.json"),
+            r#"{"extends": "standard", "files": {"protect": []}}"#,
+        );
+        for file in [".ringfence/policy.json", "pkg/sub/.ringfence/policy.json"] {
+            sandbox.put(file, STANDARD);
+            for options in [&[][..], &["--policy", file], &["--policy", &lax]] {
+                for attempt in attempts(file) {
+                    sandbox.exec(options, &["sh", "-c", &attempt]);
+                    assert_eq!(sandbox.place.read(file), STANDARD, "{options:?}: {attempt}");
+                }
+            }
+        }
+    }
+
+    /// A state directory of another installation, wherever it lies.
+    fn state_directory_of_another_installation_is_hidden(sandbox: &Sandbox) {
+        for marker in ["ringfence.db", "ringfence.trees"] {
+            sandbox.put(&format!("tools/state/{marker}"), "canary");
+            sandbox.put("tools/state/api.token", "canary");
+            sandbox.put("tools/state/runs/R/log.jsonl", "canary");
+            sandbox.put("tools/other", "seen");
+            let replace = "mv tools/state gone; mv tools gone; mkdir -p tools/state; echo x > tools/state/new";
+            let ran = sandbox.sh(&format!("cat tools/other; find . -type f | xargs cat; {replace}"));
+            assert!(ran.stdout.starts_with("seen") && !ran.stdout.contains("canary"), "{marker}: {ran:?}");
+            assert!(!sandbox.place.work().join("tools/state/new").exists());
+            fs::remove_dir_all(sandbox.place.work().join("tools")).unwrap();
+        }
+        // The root cannot be hidden, but its secrets can.
+        sandbox.put("ringfence.db", "canary");
+        sandbox.put("api.token", "canary");
+        sandbox.put("file", "seen");
+        let ran = sandbox.sh("cat file ringfence.db api.token");
+        assert_eq!(ran.stdout, "seen", "{ran:?}");
+    }
+}
+
+#[test]
+fn policy_and_variables_where_a_run_can_write_are_refused() {
+    let place = Place::new();
+    for file in ["policy.json", "conf/policy.json", "vars", "conf/.env"] {
+        let (flag, text) =
+            if file.ends_with("json") { ("--policy", STANDARD) } else { ("--env-file", "A=1\n") };
+        put(&place.work().join(file), text);
+        let ran = place.run(&["exec", "--mode", "native", flag, file, "--", "true"]).expect_code(125);
+        assert!(
+            ran.stderr.contains("where runs can write") && ran.stderr.contains("/.ringfence/"),
+            "{file}: {}",
+            ran.stderr
+        );
+    }
+    // What is protected or hidden in every run is accepted.
+    for file in [".ringfence/p.json", ".ringfence/vars", "pkg/.ringfence/deep/vars", ".env"] {
+        let (flag, text) =
+            if file.ends_with("json") { ("--policy", STANDARD) } else { ("--env-file", "A=1\n") };
+        put(&place.work().join(file), text);
+        place.run(&["exec", "--mode", "native", flag, file, "--", "true"]).expect_code(0);
+    }
+}
+
+/// A run in another workspace may have changed the file, long ago.
+#[test]
+fn policy_and_variables_where_another_run_has_worked_are_refused() {
+    let place = Place::new();
+    let (policy, vars) =
+        (put(&place.work().join("policy.json"), STANDARD), put(&place.work().join("vars"), "A=1\n"));
+    let own = put(&place.home().join("policy.json"), STANDARD);
+    fs::create_dir(place.home().join("other")).unwrap();
+    let other = place.home().join("other").display().to_string();
+    let uses = [
+        ["exec", "--mode", "native", "-C", &other, "--policy", &policy, "--", "true"],
+        ["exec", "--mode", "native", "-C", &other, "--env-file", &vars, "--", "true"],
+        ["exec", "--mode", "host", "-C", &other, "--env-file", &vars, "--", "true"],
+        ["task", "add", "-C", &other, "--agent", "demo", "--policy", &policy, "x"],
+    ];
+    for arguments in uses {
+        place.run(&arguments).expect_code(0);
+    }
+    exec(&place, "echo A=2 > vars").expect_code(0);
+    for arguments in uses {
+        let ran = place.run(&arguments).expect_code(125);
+        assert!(ran.stderr.contains("where runs can write"), "{arguments:?}: {}", ran.stderr);
+    }
+    place.run(&["exec", "--mode", "native", "-C", &other, "--policy", &own, "--", "true"]).expect_code(0);
+}
+
+#[test]
+fn link_to_a_policy_that_a_run_could_replace_is_refused() {
+    let place = Place::new();
+    fs::write(place.home().join("policy.json"), "{}").unwrap();
+    symlink(place.home().join("policy.json"), place.work().join("policy.json")).unwrap();
+    let ran =
+        place.run(&["exec", "--mode", "native", "--policy", "./policy.json", "--", "true"]).expect_code(125);
+    assert!(ran.stderr.contains("the run could replace the link"), "{}", ran.stderr);
+}
+
+/// Files that the settings name are protected in runs that do not use them; secrets are not even read.
+#[test]
+fn files_that_settings_name_cannot_be_changed_by_any_run() {
+    let place = Place::new();
+    let work = place.work().display().to_string();
+    let settings = format!(
+        r#"{{"agents": {{"strict": {{"cli": "claude", "policy": "{work}/conf/strict.json"}},
+                       "later": {{"cli": "claude", "policy": "{work}/later.json"}}}},
+            "broker": {{"prices_file": "{work}/prices.json", "ca_file": "{work}/linked",
+                        "credentials": ["a.example x-key: {{file:{work}/conf/token}}"],
+                        "codex_dir": "{work}/codex"}}}}"#
+    );
+    let place = place.settings(&settings);
+    let files = [
+        ("conf/strict.json", STANDARD),
+        ("prices.json", PRICES),
+        ("real", ""),
+        ("conf/token", "canary"),
+        ("codex/auth.json", "canary"),
+    ];
+    for (file, text) in files {
+        put(&place.work().join(file), text);
+    }
+    symlink("real", place.work().join("linked")).unwrap();
+    let ran = exec(&place, "cat prices.json conf/strict.json; cat conf/token codex/auth.json").expect_code(1);
+    assert_eq!(ran.stdout, format!("{PRICES}{STANDARD}"), "{}", ran.stderr);
+    for (file, text) in files {
+        for attempt in attempts(file) {
+            assert_ne!(exec(&place, &attempt).code(), 125);
+            assert_eq!(place.read(file), text, "{attempt}");
+        }
+    }
+    exec(&place, "rm -f linked; ln -s other linked; echo evil > later.json");
+    assert_eq!(fs::read_link(place.work().join("linked")).unwrap(), Path::new("real"));
+    assert!(!place.work().join("later.json").exists());
+}
+
+/// The settings themselves may lie elsewhere than in the state directory, and so may that.
+#[test]
+fn links_to_settings_and_to_the_state_directory_cannot_be_turned() {
+    let place = Place::new();
+    let state = place.home().join("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, Permissions::from_mode(0o700)).unwrap();
+    put(&place.work().join("dotfiles/settings.json"), "{}");
+    symlink(place.work().join("dotfiles/settings.json"), state.join("settings.json")).unwrap();
+    symlink(&state, place.work().join("link")).unwrap();
+    let place = {
+        let link = place.work().join("link").display().to_string();
+        place.env("RINGFENCE_HOME", link)
+    };
+    for attempt in attempts("dotfiles/settings.json").into_iter().chain([
+        "rm link; mkdir link; echo evil > link/settings.json".to_owned(),
+        "mv link gone; mkdir link".to_owned(),
+    ]) {
+        assert_ne!(exec(&place, &attempt).code(), 125);
+        assert_eq!(place.read("dotfiles/settings.json"), "{}", "{attempt}");
+        assert_eq!(fs::read_link(place.work().join("link")).unwrap(), state, "{attempt}");
+    }
+}
+
+/// The program that the host executes next.
+#[test]
+fn own_program_cannot_be_replaced() {
+    let place = Place::new();
+    let program = place.work().join("bin/ringfence");
+    fs::create_dir(place.work().join("bin")).unwrap();
+    fs::copy(BINARY, &program).unwrap();
+    let before = fs::metadata(&program).unwrap();
+    for attempt in attempts("bin/ringfence") {
+        let quoted = attempt.replace('\'', "'\\''");
+        let ran = place.shell(&format!("exec bin/ringfence exec --mode native -- sh -c '{quoted}'"));
+        assert_ne!(ran.code(), 125, "{ran:?}");
+        let after = fs::metadata(&program).unwrap();
+        assert_eq!(
+            (before.len(), before.modified().unwrap()),
+            (after.len(), after.modified().unwrap()),
+            "{attempt}"
+        );
+    }
+}
+
+/// Trust is in settings as they were, not in a path.
+#[test]
+fn changed_settings_of_a_trusted_project_may_only_tighten() {
+    let place = Place::new();
+    let project = place.work().join("project");
+    let file = project.join(".ringfence/settings.json");
+    let loose = |seconds: u32| format!(r#"{{"sandbox": {{"timeout_seconds": {seconds}}}}}"#);
+    put(&file, &loose(200));
+    let place = place.settings(&format!(
+        r#"{{"sandbox": {{"mode": "native", "timeout_seconds": 100}}, "trusted_projects": ["{}"]}}"#,
+        project.display()
+    ));
+    let get = || place.run(&["exec", "-C", "project", "--", "true"]);
+    get().expect_code(0);
+    // A run in a directory above cannot bring others there.
+    for attempt in attempts("project/.ringfence/settings.json") {
+        exec(&place, &attempt);
+        assert_eq!(fs::read_to_string(&file).unwrap(), loose(200), "{attempt}");
+    }
+    // A checkout can.
+    fs::write(&file, loose(300)).unwrap();
+    let ran = get().expect_code(125);
+    assert!(
+        ran.stderr.contains("are not those that were trusted")
+            && ran.stderr.contains("ringfence config trust /"),
+        "{}",
+        ran.stderr
+    );
+    fs::write(&file, loose(50)).unwrap();
+    get().expect_code(0);
+    fs::write(&file, loose(300)).unwrap();
+    place.run(&["config", "trust", "project"]).expect_code(0);
+    get().expect_code(0);
+    let other = place.work().join("other");
+    put(&other.join(".ringfence/settings.json"), &loose(300));
+    place.run(&["exec", "-C", "other", "--", "true"]).expect_code(125);
+    place.run(&["config", "trust", "other"]).expect_code(0);
+    place.run(&["exec", "-C", "other", "--", "true"]).expect_code(0);
+    get().expect_code(0);
+}
+
+/// A trusted project without settings: no run makes them.
+#[test]
+fn settings_of_a_trusted_project_cannot_be_made() {
+    let place = Place::new();
+    fs::create_dir(place.work().join("project")).unwrap();
+    let work = place.work().display().to_string();
+    let place = place.settings(&format!(r#"{{"trusted_projects": ["{work}/project"]}}"#));
+    for attempt in attempts("project/.ringfence/settings.json")
+        .into_iter()
+        .chain(["mkdir project/.ringfence; echo evil > project/.ringfence/settings.json".to_owned()])
+    {
+        exec(&place, &attempt);
+        assert!(!place.work().join("project/.ringfence").exists(), "{attempt}");
+    }
+}
+
+/// The daemon stands elsewhere than the one who adds a task.
+#[test]
+fn policy_of_a_task_is_kept_as_an_absolute_path() {
+    let place = Place::new();
+    let policy = put(&place.home().join("policy.json"), STANDARD);
+    let named = ["task", "add", "--json", "--agent", "demo", "--policy", "../home/../home/policy.json", "x"];
+    let added = place.run(&named).expect_code(0).json();
+    let shown =
+        place.run(&["task", "show", added[0]["task"].as_str().unwrap(), "--json"]).expect_code(0).json();
+    let policy = fs::canonicalize(policy).unwrap();
+    assert_eq!(shown["task"]["spec"]["policy"], policy.to_str().unwrap(), "{shown}");
+    place.run(&["task", "add", "--agent", "demo", "--policy", "./missing.json", "x"]).expect_code(125);
+}
