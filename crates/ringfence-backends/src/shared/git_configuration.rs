@@ -1,10 +1,16 @@
 //! Protects what git on the host executes by way of its configuration: files that a configuration includes, links that lead
 //! to one, and directories of hooks, as far as they lie where a run could write.
+//!
+//! One budget bounds what all configurations of a start may take: the user's own comes first, then that of the workspace's
+//! repository and those above it, then repositories below the workspace. A run may have made these, so each has a small share
+//! and nothing outside of its own directories is looked at for it.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::plan::Request;
-use ringfence_workspace::git::{Configuration, Found, Located, linked_hooks, locate};
+use ringfence_workspace::git::{Budget, Configuration, Found, Located, Reach, linked_hooks, locate};
 
 use super::survey::{Survey, add, writes};
 
@@ -12,23 +18,41 @@ use super::survey::{Survey, add, writes};
 const SYSTEM_CONFIGURATION: &str = "/etc/gitconfig";
 /// The same in the home.
 const HOME_CONFIGURATION: [&str; 2] = [".gitconfig", ".config/git/config"];
+/// What all configurations of a start may take together.
+const TOTAL: Budget = Budget { files: 512, bytes: 16 << 20, values: 1024, hooks: 50_000, links: 1024 };
+/// Most paths that all configurations protect, that those of the user do, and that one below the workspace does.
+const MAX_PATHS: usize = 1024;
+const MAX_PATHS_OF_USER: usize = 512;
+const MAX_PATHS_OF_REPOSITORY: usize = 32;
+/// Most notices about them, and the most characters of one.
+const MAX_NOTICES: usize = 32;
+const MAX_NOTICE_CHARACTERS: usize = 400;
 
 /// What git takes from the user's configuration, for repositories that are found later.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UserGit {
     home: PathBuf,
     /// Values of `core.hooksPath`.
-    hooks: Vec<String>,
+    hooks: Vec<OsString>,
     /// Directories that the run may write.
     roots: Vec<PathBuf>,
+    left: Left,
 }
 
-/// Where a path is protected.
-struct Scope<'a> {
-    /// Directories that the run may write, below which everything is protected.
-    roots: &'a [PathBuf],
-    /// The repository whose configuration names the paths, if a run may have made it.
-    suspect: Option<&'a Path>,
+/// What is left for configurations that are still to be followed.
+#[derive(Debug, Clone)]
+struct Left {
+    budget: Budget,
+    paths: usize,
+    notices: usize,
+    /// Notices that were one too many.
+    unsaid: usize,
+}
+
+impl Default for Left {
+    fn default() -> Self {
+        Self { budget: TOTAL, paths: MAX_PATHS, notices: MAX_NOTICES, unsaid: 0 }
+    }
 }
 
 /// Protects what the configuration of the user, of the workspace's repository and of those above it names.
@@ -40,29 +64,68 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
     if roots.is_empty() {
         return;
     }
-    let scope = Scope { roots: &roots, suspect: None };
+    survey.user_git = UserGit { home: home.to_owned(), roots: roots.clone(), ..UserGit::default() };
     let of_home = HOME_CONFIGURATION.map(|name| home.join(name));
-    let user = Configuration::read([PathBuf::from(SYSTEM_CONFIGURATION)].into_iter().chain(of_home), home);
-    protect_files(&user, &scope, survey);
-    survey.user_git = UserGit { home: home.to_owned(), hooks: user.hooks, roots: roots.clone() };
-    if *found == Found::Nothing {
-        // Repositories below it execute them.
-        let hooks = survey.user_git.hooks.clone();
-        let absolute = hooks.iter().filter(|value| !is_relative(value));
-        absolute.for_each(|value| protect_hooks_path(value, workspace, &scope, survey));
-    } else {
-        protect_repository(&configuration_files(found, workspace), workspace, &scope, survey);
+    let files = [PathBuf::from(SYSTEM_CONFIGURATION)].into_iter().chain(of_home);
+    let hooks = follow(survey, Of::User(&roots), |follower| {
+        let user = follower.read(files);
+        follower.files(&user);
+        if *found == Found::Nothing {
+            // Repositories below it execute them.
+            let absolute = user.hooks.iter().filter(|value| !is_relative(value));
+            absolute.for_each(|value| follower.hooks_path(value, workspace));
+        }
+        user.hooks
+    });
+    survey.user_git.hooks = hooks;
+    if *found != Found::Nothing {
+        follow_own(&configuration_files(found, workspace, home), workspace, &roots, survey);
     }
     for above in workspace.ancestors().skip(1).filter(|above| has_git(above)) {
-        protect_repository(&Configuration::files_of(above), above, &scope, survey);
+        let files = Configuration::files_of(above, Reach { home, within: None });
+        follow_own(&files, above, &roots, survey);
     }
 }
 
-/// Protects what the configuration of a repository below the workspace names in its own working tree. A run may have made it,
-/// and must not make anything else read-only by it.
-pub(super) fn protect_below(found: &Found, tree: &Path, survey: &mut Survey) {
-    let scope = Scope { roots: &[tree.to_owned()], suspect: Some(tree) };
-    protect_repository(&configuration_files(found, tree), tree, &scope, survey);
+/// Protects what the configuration of a repository names that is not below the workspace.
+fn follow_own(files: &[PathBuf], tree: &Path, roots: &[PathBuf], survey: &mut Survey) {
+    let hooks = survey.user_git.hooks.clone();
+    follow(survey, Of::User(roots), |follower| {
+        follower.repository(files, tree, &hooks);
+        if follower.is_cut {
+            let tree = tree.display();
+            follower.notice(format!("not all git hooks of {tree} are protected: there are too many"));
+        }
+    });
+}
+
+/// Protects what the configuration of a repository below the workspace names in its own working tree, and says whether that
+/// is all. A run may have made it, and must not make anything else read-only by it.
+pub(super) fn protect_below(found: &Found, tree: &Path, survey: &mut Survey) -> bool {
+    let mut within = vec![tree.to_owned()];
+    if let Found::Repository(repository) = found {
+        within.extend([repository.common.clone(), repository.own()]);
+    }
+    let UserGit { home, hooks, .. } = survey.user_git.clone();
+    let reach = Reach { home: &home, within: Some(&within) };
+    let files = match found {
+        Found::Repository(repository) => repository.configuration_files(),
+        Found::Nothing | Found::Unsupported { .. } => Configuration::files_of(tree, reach),
+    };
+    // Those of the user that are absolute are the same for all.
+    let relative: Vec<OsString> = hooks.into_iter().filter(|value| is_relative(value)).collect();
+    follow(survey, Of::Suspect(tree, &within), |follower| {
+        follower.repository(&files, tree, &relative);
+        !follower.is_cut
+    })
+}
+
+/// Says how many notices there were besides those that were pushed.
+pub(super) fn end_notices(survey: &mut Survey) {
+    let unsaid = std::mem::take(&mut survey.user_git.left.unsaid);
+    if unsaid > 0 {
+        survey.notices.push(format!("{unsaid} more notices about git configuration are not shown"));
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "whether a name exists above the workspace; nothing is opened")]
@@ -70,155 +133,255 @@ fn has_git(directory: &Path) -> bool {
     directory.join(".git").symlink_metadata().is_ok()
 }
 
-fn configuration_files(found: &Found, tree: &Path) -> Vec<PathBuf> {
+fn configuration_files(found: &Found, tree: &Path, home: &Path) -> Vec<PathBuf> {
     match found {
         Found::Repository(repository) => repository.configuration_files(),
-        Found::Nothing | Found::Unsupported { .. } => Configuration::files_of(tree),
-    }
-}
-
-fn protect_repository(files: &[PathBuf], tree: &Path, scope: &Scope<'_>, survey: &mut Survey) {
-    let UserGit { home, hooks, .. } = survey.user_git.clone();
-    let configuration = Configuration::read(files.iter().cloned(), &home);
-    protect_files(&configuration, scope, survey);
-    if let Some(own) = files.first().and_then(|config| config.parent()) {
-        protect_hooks(&own.join("hooks"), None, scope, survey);
-    }
-    for value in configuration.hooks.iter().chain(&hooks) {
-        protect_hooks_path(value, tree, scope, survey);
+        Found::Nothing | Found::Unsupported { .. } => {
+            Configuration::files_of(tree, Reach { home, within: None })
+        }
     }
 }
 
 /// Whether a value of `core.hooksPath` is taken from the working tree.
-fn is_relative(value: &str) -> bool {
-    !value.starts_with(['/', '~'])
+fn is_relative(value: &OsStr) -> bool {
+    !value.as_bytes().starts_with(b"/") && !value.as_bytes().starts_with(b"~")
 }
 
-/// Protects the hooks that a value of `core.hooksPath` names.
-fn protect_hooks_path(value: &str, tree: &Path, scope: &Scope<'_>, survey: &mut Survey) {
-    match Configuration::hooks_directory(value, tree, &survey.user_git.home) {
-        Ok(Some(directory)) => {
-            protect_hooks(&directory, Some(tree).filter(|_| is_relative(value)), scope, survey);
-        }
-        Ok(None) => {}
-        Err(why) => survey.notices.push(format!("directories of git hooks are not protected: {why}")),
-    }
+/// Whose configuration is followed.
+#[derive(Clone, Copy)]
+enum Of<'a> {
+    /// The user's, or that of a repository of the user: everything below the directories that the run may write is protected.
+    User(&'a [PathBuf]),
+    /// That of a repository that a run may have made, with its working tree and its own directories.
+    Suspect(&'a Path, &'a [PathBuf]),
 }
 
-fn protect_files(configuration: &Configuration, scope: &Scope<'_>, survey: &mut Survey) {
-    survey.notices.extend(configuration.notices.iter().cloned());
-    for file in &configuration.files {
-        protect_located(file, "", scope, survey);
-    }
-}
-
-/// Scripts in a hidden directory of the working tree use what lies beside them, so all of it is protected, and what links in
-/// it lead to. `tree` is the working tree if the directory is named from there.
-fn protect_hooks(directory: &Path, tree: Option<&Path>, scope: &Scope<'_>, survey: &mut Survey) {
-    let mut located = match locate(directory) {
-        Ok(located) => located,
-        Err(error) => return not_protected(directory, &error.to_string(), survey),
+/// Follows one configuration, and takes what it used from the budget.
+fn follow<T>(survey: &mut Survey, of: Of<'_>, work: impl FnOnce(&mut Follower<'_>) -> T) -> T {
+    let (share, most) = match of {
+        Of::User(_) => (Budget::OF_USER, MAX_PATHS_OF_USER),
+        Of::Suspect(..) => (Budget::OF_REPOSITORY, MAX_PATHS_OF_REPOSITORY),
     };
-    let mut directories = vec![located.end.clone()];
-    let tree = tree.filter(|_| located.links.is_empty());
-    let first = tree.and_then(|tree| Some((tree, located.end.strip_prefix(tree).ok()?.iter().next()?)));
-    if let Some((tree, first)) = first.filter(|(_, first)| first.to_string_lossy().starts_with('.')) {
-        located.end = tree.join(first);
-        directories.push(located.end.clone());
-    }
-    if scope.roots.iter().any(|root| root.starts_with(&located.end)) {
-        return not_protected(&located.end, "the run works in that directory", survey);
-    }
-    protect_located(&located, "/", scope, survey);
-    directories.dedup();
-    for directory in directories {
-        protect_linked_hooks(&directory, scope, survey);
-    }
+    let total = survey.user_git.left.budget;
+    let granted = total.at_most(share);
+    let paths = survey.user_git.left.paths.min(most);
+    let home = survey.user_git.home.clone();
+    let mut follower = Follower { survey, of, home: &home, left: granted, paths, is_cut: false };
+    let done = work(&mut follower);
+    let (left, paths_left) = (follower.left, follower.paths);
+    survey.user_git.left.budget = total.without(granted, left);
+    survey.user_git.left.paths -= paths - paths_left;
+    done
 }
 
-fn not_protected(directory: &Path, why: &str, survey: &mut Survey) {
-    survey.notices.push(format!("git hooks in {} are not protected: {why}", directory.display()));
+struct Follower<'a> {
+    survey: &'a mut Survey,
+    of: Of<'a>,
+    home: &'a Path,
+    left: Budget,
+    /// Paths that may still be protected.
+    paths: usize,
+    /// Whether something was not followed because it was too much.
+    is_cut: bool,
 }
 
-/// Protects what the links in a directory of hooks lead to.
-fn protect_linked_hooks(directory: &Path, scope: &Scope<'_>, survey: &mut Survey) {
-    let (hooks, left_out) = match linked_hooks(directory) {
-        Ok(found) => found,
-        Err(error) => return not_protected(directory, &error.to_string(), survey),
-    };
-    for hook in &hooks {
-        if scope.roots.iter().any(|root| root.starts_with(&hook.end)) {
-            not_protected(&hook.end, "the run works in that directory", survey);
-        } else {
-            protect_located(hook, "", scope, survey);
+impl<'a> Follower<'a> {
+    fn reach(&self) -> Reach<'a> {
+        let within = match self.of {
+            Of::User(_) => None,
+            Of::Suspect(_, within) => Some(within),
+        };
+        Reach { home: self.home, within }
+    }
+
+    /// Directories below which paths are protected.
+    fn roots(&self) -> &'a [PathBuf] {
+        match self.of {
+            Of::User(roots) => roots,
+            // The first one is the working tree.
+            Of::Suspect(_, within) => within.first().map(std::slice::from_ref).unwrap_or_default(),
         }
     }
-    if left_out > 0 {
-        not_protected(directory, &format!("{left_out} of its links are too many"), survey);
-    }
-}
 
-/// Protects a path, the links that lead to it, and the directories that it passes. `ending` is `/` for a directory.
-fn protect_located(located: &Located, ending: &str, scope: &Scope<'_>, survey: &mut Survey) {
-    for link in &located.links {
-        protect_path(link, "", true, scope, survey);
+    fn notice(&mut self, message: String) {
+        let left = &mut self.survey.user_git.left;
+        if left.notices == 0 {
+            left.unsaid += 1;
+            return;
+        }
+        left.notices -= 1;
+        let message = match message.char_indices().nth(MAX_NOTICE_CHARACTERS) {
+            Some((end, _)) => format!("{}…", &message[..end]),
+            None => message,
+        };
+        self.survey.notices.push(message);
     }
-    for directory in &located.passed {
-        hold(directory, scope, survey);
+
+    fn read(&mut self, files: impl IntoIterator<Item = PathBuf>) -> Configuration {
+        let configuration = Configuration::read(files, self.reach(), &mut self.left);
+        self.is_cut |= configuration.is_cut;
+        configuration
     }
-    protect_path(&located.end, ending, false, scope, survey);
-    let outside = |tree: &&Path| !located.end.starts_with(tree);
-    let is_writable = survey.user_git.roots.iter().any(|root| located.end.starts_with(root))
-        && !is_git(&located.end)
-        && !survey.protected.contains(&located.end);
-    if let Some(tree) = scope.suspect.filter(outside).filter(|_| is_writable) {
-        let (path, tree) = (located.end.display(), tree.display());
-        survey.notices.push(format!(
-            "{path}, which the git configuration of {tree} names, is not protected: it is outside of that directory"
-        ));
+
+    fn repository(&mut self, files: &[PathBuf], tree: &Path, hooks: &[OsString]) {
+        let configuration = self.read(files.iter().cloned());
+        self.files(&configuration);
+        if let Some(own) = files.first().and_then(|config| config.parent()) {
+            self.hooks(&own.join("hooks"), None);
+        }
+        for value in configuration.hooks.iter().chain(hooks) {
+            self.hooks_path(value, tree);
+        }
+    }
+
+    /// Protects the hooks that a value of `core.hooksPath` names.
+    fn hooks_path(&mut self, value: &OsStr, tree: &Path) {
+        match Configuration::hooks_directory(value, tree, self.home) {
+            Ok(Some(directory)) => self.hooks(&directory, Some(tree).filter(|_| is_relative(value))),
+            Ok(None) => {}
+            Err(why) => self.notice(format!("directories of git hooks are not protected: {why}")),
+        }
+    }
+
+    fn files(&mut self, configuration: &Configuration) {
+        configuration.notices.iter().for_each(|message| self.notice(message.clone()));
+        configuration.outside.iter().for_each(|path| self.outside(path));
+        for file in &configuration.files {
+            self.located(file, "");
+        }
+    }
+
+    /// Scripts in a hidden directory of the working tree use what lies beside them, so all of it is protected, and what links
+    /// in it lead to. `tree` is the working tree if the directory is named from there.
+    fn hooks(&mut self, directory: &Path, tree: Option<&Path>) {
+        let mut located = match locate(directory, self.reach()) {
+            Ok(Some(located)) => located,
+            Ok(None) => return self.outside(&ringfence_workspace::git::lexical(directory)),
+            Err(error) => return self.not_protected(directory, &error.to_string()),
+        };
+        let mut directories = vec![located.end.clone()];
+        let tree = tree.filter(|_| located.links.is_empty());
+        let first = tree.and_then(|tree| Some((tree, located.end.strip_prefix(tree).ok()?.iter().next()?)));
+        if let Some((tree, first)) = first.filter(|(_, first)| first.to_string_lossy().starts_with('.')) {
+            located.end = tree.join(first);
+            directories.push(located.end.clone());
+        }
+        if self.roots().iter().any(|root| root.starts_with(&located.end)) {
+            return self.not_protected(&located.end, "the run works in that directory");
+        }
+        self.located(&located, "/");
+        directories.dedup();
+        for directory in directories {
+            self.linked_hooks(&directory);
+        }
+    }
+
+    fn not_protected(&mut self, directory: &Path, why: &str) {
+        self.notice(format!("git hooks in {} are not protected: {why}", directory.display()));
+    }
+
+    /// Protects what the links in a directory of hooks lead to.
+    fn linked_hooks(&mut self, directory: &Path) {
+        let reach = self.reach();
+        let hooks = match linked_hooks(directory, reach, &mut self.left) {
+            Ok(found) => found,
+            Err(error) => return self.not_protected(directory, &error.to_string()),
+        };
+        for hook in &hooks.located {
+            if self.roots().iter().any(|root| root.starts_with(&hook.end)) {
+                self.not_protected(&hook.end, "the run works in that directory");
+            } else {
+                self.located(hook, "");
+            }
+        }
+        self.is_cut |= hooks.is_cut;
+    }
+
+    /// Protects a path, the links that lead to it, and the directories that it passes. `ending` is `/` for a directory.
+    fn located(&mut self, located: &Located, ending: &str) {
+        for link in &located.links {
+            self.path(link, "", true);
+        }
+        for directory in &located.passed {
+            self.hold(directory);
+        }
+        self.path(&located.end, ending, false);
+        self.outside(&located.end);
+    }
+
+    /// Says that a path that the run may write is not protected, for a run may have made the repository that names it.
+    fn outside(&mut self, path: &Path) {
+        let Of::Suspect(tree, _) = self.of else { return };
+        let is_writable = self.survey.user_git.roots.iter().any(|root| path.starts_with(root));
+        let is_open = is_writable && !path.starts_with(tree) && !is_git(path);
+        if is_open && !self.survey.protected.iter().any(|known| known == path) {
+            let (path, tree) = (path.display(), tree.display());
+            self.notice(format!(
+                "{path}, which the git configuration of {tree} names, is not protected: it is outside of that directory"
+            ));
+        }
+    }
+
+    /// Holds a directory in its place, so that no link can take it. What it holds stays writable.
+    #[expect(clippy::disallowed_methods, reason = "what a name is; nothing is opened")]
+    fn hold(&mut self, directory: &Path) {
+        let roots = self.roots().iter().filter(|root| directory.starts_with(root));
+        let roots: Vec<&PathBuf> = roots.filter(|_| !is_git(directory)).collect();
+        if roots.is_empty() || !self.take_path() {
+            return;
+        }
+        if !directory.symlink_metadata().is_ok_and(|data| data.is_dir()) {
+            return self.path(directory, "/", false);
+        }
+        for root in roots {
+            let held = directory.ancestors().take_while(|above| *above != root.as_path());
+            for above in held.collect::<Vec<_>>().into_iter().rev() {
+                add(&mut self.survey.anchors, above);
+            }
+        }
+    }
+
+    /// Whether one more path may be protected.
+    fn take_path(&mut self) -> bool {
+        self.is_cut |= self.paths == 0;
+        let is_left = self.paths > 0;
+        self.paths = self.paths.saturating_sub(1);
+        is_left
+    }
+
+    fn path(&mut self, path: &Path, ending: &str, is_link: bool) {
+        if is_git(path) {
+            return;
+        }
+        for root in self.roots() {
+            let Some(below) = path.strip_prefix(root).ok().filter(|below| !below.as_os_str().is_empty())
+            else {
+                continue;
+            };
+            let Some(name) = below.to_str() else {
+                self.notice(format!("{} is not protected: its name is not UTF-8", path.display()));
+                continue;
+            };
+            let is_known = self.survey.protected.iter().any(|known| known == path);
+            if !is_known && !self.take_path() {
+                return;
+            }
+            if is_link && !self.survey.links.iter().any(|known| known == path) {
+                self.survey.links.push(path.to_owned());
+                add(&mut self.survey.protected, path);
+            }
+            self.survey.protect(root, &[format!("{name}{ending}")]);
+            if let Of::Suspect(tree, _) = self.of
+                && !is_known
+            {
+                let (path, tree) = (path.display(), tree.display());
+                self.notice(format!("{path} is read-only: the git configuration of {tree} names it"));
+            }
+        }
     }
 }
 
 /// Git directories are private, read-only or hidden as a whole.
 fn is_git(path: &Path) -> bool {
     path.iter().any(|part| part == ".git")
-}
-
-/// Holds a directory in its place, so that no link can take it. What it holds stays writable.
-#[expect(clippy::disallowed_methods, reason = "what a name is; nothing is opened")]
-fn hold(directory: &Path, scope: &Scope<'_>, survey: &mut Survey) {
-    if !directory.symlink_metadata().is_ok_and(|data| data.is_dir()) {
-        return protect_path(directory, "/", false, scope, survey);
-    }
-    let roots = scope.roots.iter().filter(|root| directory.starts_with(root));
-    for root in roots.filter(|_| !is_git(directory)) {
-        let held = directory.ancestors().take_while(|above| *above != root.as_path());
-        for above in held.collect::<Vec<_>>().into_iter().rev() {
-            add(&mut survey.anchors, above);
-        }
-    }
-}
-
-fn protect_path(path: &Path, ending: &str, is_link: bool, scope: &Scope<'_>, survey: &mut Survey) {
-    if is_git(path) {
-        return;
-    }
-    for root in scope.roots {
-        let Some(below) = path.strip_prefix(root).ok().filter(|below| !below.as_os_str().is_empty()) else {
-            continue;
-        };
-        let Some(name) = below.to_str() else {
-            survey.notices.push(format!("{} is not protected: its name is not UTF-8", path.display()));
-            continue;
-        };
-        if is_link && !survey.links.iter().any(|known| known == path) {
-            survey.links.push(path.to_owned());
-            add(&mut survey.protected, path);
-        }
-        survey.protect(root, &[format!("{name}{ending}")]);
-        if let Some(tree) = scope.suspect {
-            let (path, tree) = (path.display(), tree.display());
-            survey.notices.push(format!("{path} is read-only: the git configuration of {tree} names it"));
-        }
-    }
 }

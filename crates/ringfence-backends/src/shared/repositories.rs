@@ -1,9 +1,11 @@
 //! Git directories below a workspace, and how a run sees each: a private one, read-only, or as it is.
 #![expect(clippy::disallowed_methods, reason = "places in the state directory, and the user's home")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
 
 use globset::GlobSet;
 use ringfence_core::plan::Request;
@@ -24,6 +26,11 @@ const MAX_PRIVATE: usize = 8;
 const MAX_INDEX_BYTES: u64 = 256 << 20;
 /// Most repositories below the workspace whose configuration is read.
 const MAX_CONFIGURED: usize = 256;
+/// Most of them that are looked at at all; the git directories of others are hidden.
+const MAX_DISCOVERED: usize = 1024;
+/// Most paths that a notice names, and the most characters of each.
+const MAX_NAMED: usize = 5;
+const MAX_NAME_CHARACTERS: usize = 80;
 /// What names or is executed in a git directory. An empty `commondir` would break it, so that one is reported if it is made.
 const BARE_PARTS: [&str; 3] = ["hooks/", "config", "config.worktree"];
 
@@ -246,28 +253,32 @@ pub(super) fn hide_with_secrets(trees: &[PathBuf], survey: &mut Survey) {
     }
 }
 
-/// Repositories below the workspace: their git directories are private too, or read-only.
+/// Repositories below the workspace: their git directories are private too, or read-only. A run may have made any number of
+/// them, so the oldest come first: no program can set the time at which a file was made.
 pub(super) fn below(
     trees: &[PathBuf],
     (root, path): (&Directory, &Path),
     (access, private): (GitAccess, bool),
     survey: &mut Survey,
 ) {
-    if access == GitAccess::Direct {
+    if access == GitAccess::Direct || trees.is_empty() {
         return;
     }
-    let mut read_only = Vec::new();
-    if trees.len() > MAX_CONFIGURED {
-        let more = trees.len() - MAX_CONFIGURED;
-        survey.notices.push(format!("hooks of {more} repositories below the workspace are not protected"));
-    }
-    for (number, below) in trees.iter().enumerate() {
+    let mut covers = Covers::default();
+    for (number, below) in oldest_first(trees, path).into_iter().enumerate() {
+        let place: PathBuf = path.join(below).components().collect();
+        if number >= MAX_DISCOVERED {
+            covers.unread.push(place);
+            continue;
+        }
         let at = if below.as_os_str().is_empty() { Path::new(".") } else { below };
         let Ok(tree) = root.directory(at) else { continue };
-        let place: PathBuf = path.join(below).components().collect();
         let found = discover(&tree, &place);
-        if number < MAX_CONFIGURED && found != Found::Nothing {
-            git_configuration::protect_below(&found, &place, survey);
+        let is_followed = number < MAX_CONFIGURED;
+        if found != Found::Nothing
+            && !(is_followed && git_configuration::protect_below(&found, &place, survey))
+        {
+            covers.cut.push(place.clone());
         }
         match found {
             Found::Repository(repository)
@@ -276,17 +287,84 @@ pub(super) fn below(
                 survey.git.push(GitMount { repository, tree: place, target: None });
             }
             Found::Nothing => {}
-            Found::Unsupported { .. } => {
-                survey.protect(&place, &[".git".to_owned()]);
-                hide_directory(&place, survey);
-            }
-            Found::Repository(_) => {
-                read_only.push(below.clone());
-                survey.protect(&place, &[".git".to_owned()]);
-            }
+            Found::Unsupported { .. } => covers.unsupported.push(place),
+            Found::Repository(_) => covers.read_only.push(place),
         }
     }
-    if private && survey.git.len() >= MAX_PRIVATE && !read_only.is_empty() {
-        survey.notices.push(format!("{} repositories below the workspace are read-only", read_only.len()));
+    git_configuration::end_notices(survey);
+    if private && survey.git.len() >= MAX_PRIVATE && !covers.read_only.is_empty() {
+        let count = covers.read_only.len();
+        survey.notices.push(format!("{count} repositories below the workspace are read-only"));
     }
+    covers.apply(survey);
+}
+
+/// Working trees, in the order in which their `.git` was made. Mostly they are few, and the order does not matter.
+fn oldest_first<'t>(trees: &'t [PathBuf], root: &Path) -> Vec<&'t PathBuf> {
+    let mut sorted: Vec<&PathBuf> = trees.iter().collect();
+    if trees.len() > MAX_PRIVATE {
+        let made = |tree: &PathBuf| {
+            let data = fs::symlink_metadata(root.join(tree).join(".git"));
+            // Where the file system does not keep it, or another process removes it meanwhile.
+            data.and_then(|data| data.created()).unwrap_or(SystemTime::UNIX_EPOCH)
+        };
+        sorted.sort_by_cached_key(|tree| (made(tree), tree.as_os_str().len(), tree.as_path()));
+    }
+    sorted
+}
+
+/// Working trees below the workspace by what becomes of their `.git`. There may be very many.
+#[derive(Default)]
+struct Covers {
+    read_only: Vec<PathBuf>,
+    /// What could not be shown.
+    unsupported: Vec<PathBuf>,
+    /// Those that were not looked at.
+    unread: Vec<PathBuf>,
+    /// Those whose configuration was not followed to the end.
+    cut: Vec<PathBuf>,
+}
+
+impl Covers {
+    fn apply(self, survey: &mut Survey) {
+        notice(
+            survey,
+            "git hooks of these repositories are not all protected, there are too many",
+            &self.cut,
+        );
+        notice(survey, "hidden, for there are too many repositories below the workspace", &self.unread);
+        let known: BTreeSet<PathBuf> = survey.protected.iter().cloned().collect();
+        let mut held: Vec<PathBuf> = self.read_only.iter().map(|tree| tree.join(".git")).collect();
+        let (mut hidden, mut links) = (BTreeSet::new(), Vec::new());
+        for path in self.unsupported.iter().chain(&self.unread).map(|tree| tree.join(".git")) {
+            match fs::symlink_metadata(&path) {
+                // A run may have moved hidden files there.
+                Ok(data) if data.is_dir() => drop(hidden.insert(path)),
+                Ok(data) if data.is_symlink() => links.push(path),
+                Ok(_) => held.push(path),
+                Err(_) => {}
+            }
+        }
+        notice(survey, "symbolic links, which are protected while what they lead to is not", &links);
+        survey.protected.retain(|path| !hidden.contains(path));
+        let held = held.into_iter().chain(links.iter().cloned());
+        survey.protected.extend(held.filter(|path| !known.contains(path)));
+        survey.links.extend(links.into_iter().filter(|path| !known.contains(path)));
+        survey.hidden.extend(hidden.into_iter().map(|path| (path, true)));
+    }
+}
+
+/// A notice with the first few of many paths, each shortened.
+fn notice(survey: &mut Survey, what: &str, paths: &[PathBuf]) {
+    if paths.is_empty() {
+        return;
+    }
+    let short =
+        |path: &PathBuf| path.display().to_string().chars().take(MAX_NAME_CHARACTERS).collect::<String>();
+    let named: Vec<String> = paths.iter().take(MAX_NAMED).map(short).collect();
+    let more = match paths.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    survey.notices.push(format!("{what}: {}{more}", named.join(", ")));
 }

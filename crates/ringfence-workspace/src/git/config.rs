@@ -1,143 +1,363 @@
-//! The few values of a git configuration file that decide how a repository is treated.
+//! The few values of a git configuration file that decide how a repository is treated, read as git reads them.
+//!
+//! A run may have written the file, and git on the host acts on what *it* reads there. So this follows git's own parser
+//! byte by byte: what git takes for a value is one here, and where git gives up, reading ends.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 
 /// One value of a configuration file.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Setting {
-    /// In lower case.
-    section: String,
-    has_subsection: bool,
-    /// In lower case.
-    key: String,
-    value: String,
+    /// Section, subsection if there is one, and key, joined by dots. Section and key are in lower case.
+    name: Vec<u8>,
+    /// `None` is a key without `=`.
+    value: Option<Vec<u8>>,
 }
 
 /// The values of a key such as `core.hookspath`, in the order of the file. Section and key are compared in lower case; a
-/// key in a subsection does not count.
-pub(crate) fn values(text: &str, section: &str, key: &str) -> Vec<String> {
-    let of_key = entries(text, section).into_iter().filter(|(name, _)| name == key);
-    of_key.map(|(_, value)| value).collect()
+/// key in a subsection does not count, and neither does one without a value.
+pub(crate) fn values(content: &[u8], section: &str, key: &str) -> Vec<OsString> {
+    let of_key = entries(content, section).into_iter().filter(|(name, _)| name == key);
+    of_key.filter_map(|(_, value)| value).collect()
 }
 
 /// The keys of a section, in lower case, and their values.
-pub(crate) fn entries(text: &str, section: &str) -> Vec<(String, String)> {
-    let of_section = settings(text).into_iter().filter(|one| !one.has_subsection && one.section == section);
-    of_section.map(|one| (one.key, one.value)).collect()
-}
-
-/// The files that a configuration includes, on whatever condition.
-pub(crate) fn includes(text: &str) -> Vec<String> {
-    let is_include = |one: &Setting| match one.section.as_str() {
-        "include" => !one.has_subsection,
-        "includeif" => one.has_subsection,
-        _ => false,
+pub(crate) fn entries(content: &[u8], section: &str) -> Vec<(String, Option<OsString>)> {
+    let of_section = |Setting { name, value }: Setting| {
+        let key = name.strip_prefix(section.as_bytes())?.strip_prefix(b".")?;
+        let key = std::str::from_utf8(key).ok().filter(|key| !key.contains('.'))?;
+        Some((key.to_owned(), value.map(OsString::from_vec)))
     };
-    let included = settings(text).into_iter().filter(|one| is_include(one) && one.key == "path");
-    included.map(|one| one.value).collect()
+    settings(content).into_iter().filter_map(of_section).collect()
 }
 
-fn settings(text: &str) -> Vec<Setting> {
-    let (mut section, mut has_subsection) = (String::new(), false);
-    let mut found = Vec::new();
-    for line in logical_lines(text.strip_prefix('\u{feff}').unwrap_or(text)) {
-        let mut line = line.trim();
-        if let Some(header) = line.strip_prefix('[') {
-            (section, has_subsection, line) = parse_header(header);
-        }
-        found.extend(entry(line).map(|(key, value)| Setting {
-            section: section.clone(),
-            has_subsection,
-            key,
-            value,
-        }));
+/// The values of `core.hooksPath`, and the files that a configuration includes on whatever condition.
+pub(crate) fn hooks_and_includes(content: &[u8]) -> (Vec<OsString>, Vec<OsString>) {
+    let (mut hooks, mut includes) = (Vec::new(), Vec::new());
+    for Setting { name, value } in settings(content) {
+        let to = match name.as_slice() {
+            b"core.hookspath" => &mut hooks,
+            name if is_include(name) => &mut includes,
+            _ => continue,
+        };
+        to.extend(value.map(OsString::from_vec));
     }
+    (hooks, includes)
+}
+
+/// A condition is the subsection of `includeIf`, so there are two dots at least.
+fn is_include(name: &[u8]) -> bool {
+    let condition = name.strip_prefix(b"includeif.").and_then(|rest| rest.strip_suffix(b".path"));
+    name == b"include.path" || condition.is_some()
+}
+
+/// All values of a file, up to the first line that git refuses.
+fn settings(content: &[u8]) -> Vec<Setting> {
+    let mut parser = Parser { rest: content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(content), at_end: false };
+    let mut found = Vec::new();
+    // Git gives up at the first line that it does not understand.
+    let _ = parser.file(&mut found);
     found
 }
 
-/// The section of a header without its first bracket, whether it has a subsection, and what follows on the same line.
-fn parse_header(header: &str) -> (String, bool, &str) {
-    let end = header.find([' ', '\t', '"', ']']).unwrap_or(header.len());
-    let (name, rest) = header.split_at(end);
-    // A subsection is quoted, and a bracket in quotes ends nothing.
-    let (mut quoted, mut escaped) = (false, false);
-    let close = rest.find(|character: char| {
-        let closes = character == ']' && !quoted;
-        quoted ^= character == '"' && !escaped;
-        escaped = character == '\\' && !escaped;
-        closes
-    });
-    let after = close.map_or("", |at| &rest[at + 1..]);
-    let has_subsection = rest[..close.unwrap_or(rest.len())].contains('"');
-    // `[section.subsection]` is the old form of a subsection.
-    let (name, old) = name.split_once('.').map_or((name, false), |(name, _)| (name, true));
-    (name.to_ascii_lowercase(), has_subsection || old, after)
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A line that git refuses.
+struct Malformed;
+
+struct Parser<'a> {
+    rest: &'a [u8],
+    at_end: bool,
 }
 
-/// Lines, with those joined that end in a backslash. A comment ends with its line.
-fn logical_lines(text: &str) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let mut open = false;
-    for line in text.lines() {
-        let is_comment = !open && line.trim_start().starts_with(['#', ';']);
-        let (line, goes_on) = match line.strip_suffix('\\').filter(|_| !is_comment) {
-            Some(line) => (line, true),
-            None => (line, false),
+impl Parser<'_> {
+    /// The next byte. The end of a line may be CR LF, and the end of the file is one too.
+    fn next(&mut self) -> u8 {
+        if self.rest.starts_with(b"\r\n") {
+            self.rest = &self.rest[1..];
+        }
+        match self.rest.split_first() {
+            Some((byte, rest)) => {
+                self.rest = rest;
+                *byte
+            }
+            None => {
+                self.at_end = true;
+                b'\n'
+            }
+        }
+    }
+
+    fn file(&mut self, found: &mut Vec<Setting>) -> Result<(), Malformed> {
+        let mut header = Vec::new();
+        let mut in_comment = false;
+        loop {
+            match self.next() {
+                b'\n' if self.at_end => return Ok(()),
+                b'\n' => in_comment = false,
+                _ if in_comment => {}
+                byte if is_space(byte) => {}
+                b'#' | b';' => in_comment = true,
+                b'[' => header = self.header()?,
+                byte if byte.is_ascii_alphabetic() => found.push(self.entry(&header, byte)?),
+                _ => return Err(Malformed),
+            }
+        }
+    }
+
+    /// `section]`, `section.subsection]` or `section "subsection"]`, as the beginning of a name.
+    fn header(&mut self) -> Result<Vec<u8>, Malformed> {
+        let mut name = Vec::new();
+        loop {
+            match self.next() {
+                _ if self.at_end => return Err(Malformed),
+                b']' => break,
+                byte if is_space(byte) => {
+                    self.subsection(byte, &mut name)?;
+                    break;
+                }
+                byte if is_key_byte(byte) || byte == b'.' => name.push(byte.to_ascii_lowercase()),
+                _ => return Err(Malformed),
+            }
+        }
+        name.push(b'.');
+        Ok(name)
+    }
+
+    /// The rest of `section "subsection"]` from the space on.
+    fn subsection(&mut self, mut byte: u8, name: &mut Vec<u8>) -> Result<(), Malformed> {
+        while is_space(byte) {
+            if byte == b'\n' {
+                return Err(Malformed);
+            }
+            byte = self.next();
+        }
+        if byte != b'"' {
+            return Err(Malformed);
+        }
+        name.push(b'.');
+        loop {
+            let mut byte = self.next();
+            if byte == b'"' {
+                break;
+            }
+            if byte == b'\\' {
+                byte = self.next();
+            }
+            if byte == b'\n' {
+                return Err(Malformed);
+            }
+            name.push(byte);
+        }
+        if self.next() == b']' { Ok(()) } else { Err(Malformed) }
+    }
+
+    /// `key`, or `key = value`, from the second byte of the key on.
+    fn entry(&mut self, header: &[u8], first: u8) -> Result<Setting, Malformed> {
+        let mut name = header.to_vec();
+        name.push(first.to_ascii_lowercase());
+        let mut byte = self.next();
+        while is_key_byte(byte) {
+            name.push(byte.to_ascii_lowercase());
+            byte = self.next();
+        }
+        while matches!(byte, b' ' | b'\t') {
+            byte = self.next();
+        }
+        let value = match byte {
+            b'\n' => None,
+            b'=' => Some(until_zero(self.value()?)),
+            _ => return Err(Malformed),
         };
-        match lines.last_mut().filter(|_| open) {
-            Some(last) => last.push_str(line),
-            None => lines.push(line.to_owned()),
-        }
-        open = goes_on;
+        Ok(Setting { name: until_zero(name), value })
     }
-    lines
+
+    /// A value without quotes, escapes, comments and the space around it.
+    fn value(&mut self) -> Result<Vec<u8>, Malformed> {
+        let (mut value, mut is_quoted, mut in_comment) = (Vec::new(), false, false);
+        // Where the space begins that ends the value, if nothing follows.
+        let mut trimmed = None;
+        loop {
+            let byte = match self.next() {
+                b'\n' if is_quoted => return Err(Malformed),
+                b'\n' => break,
+                _ if in_comment => continue,
+                byte if is_space(byte) && !is_quoted => {
+                    if !value.is_empty() {
+                        trimmed.get_or_insert(value.len());
+                        value.push(byte);
+                    }
+                    continue;
+                }
+                b'#' | b';' if !is_quoted => {
+                    in_comment = true;
+                    continue;
+                }
+                byte => byte,
+            };
+            trimmed = None;
+            match byte {
+                b'\\' => value.extend(self.escaped()?),
+                b'"' => is_quoted = !is_quoted,
+                byte => value.push(byte),
+            }
+        }
+        value.truncate(trimmed.unwrap_or(value.len()));
+        Ok(value)
+    }
+
+    /// What stands for itself, or the end of a line, which goes on with the next one.
+    fn escaped(&mut self) -> Result<Option<u8>, Malformed> {
+        match self.next() {
+            b'\n' => Ok(None),
+            b't' => Ok(Some(b'\t')),
+            b'b' => Ok(Some(8)),
+            b'n' => Ok(Some(b'\n')),
+            byte @ (b'\\' | b'"') => Ok(Some(byte)),
+            _ => Err(Malformed),
+        }
+    }
 }
 
-/// The parts of `key = value`. A key without a value is `true`.
-fn entry(line: &str) -> Option<(String, String)> {
-    let line = line.trim();
-    if line.is_empty() || line.starts_with(['#', ';']) {
-        return None;
-    }
-    let (name, value) = line.split_once('=').unwrap_or((line, "true"));
-    Some((name.trim().to_ascii_lowercase(), unquoted(value.trim())))
+/// Git compares names and uses values as C strings.
+fn until_zero(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+    bytes
 }
 
-/// A value without quotes, escapes and comments.
-fn unquoted(value: &str) -> String {
-    let mut plain = String::new();
-    let mut quoted = false;
-    let mut characters = value.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '"' => quoted = !quoted,
-            '\\' => plain.extend(characters.next().map(|escaped| match escaped {
-                'n' => '\n',
-                't' => '\t',
-                other => other,
-            })),
-            '#' | ';' if !quoted => break,
-            other => plain.push(other),
-        }
-    }
-    if quoted { plain } else { plain.trim_end().to_owned() }
+/// What git takes for space.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+fn is_key_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'-'
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests write files of their own and run git")]
 mod tests {
-    use super::{includes, values};
+    use std::path::Path;
+    use std::process::Command;
 
-    const TEXT: &str = "# comment\n[core]\n\tbare = false\n\tHooksPath = \".husky/_\" ; why\n[remote \"origin\"]\n\thookspath = no\n\
+    use super::{Setting, hooks_and_includes, settings, values};
+
+    const TEXT: &[u8] = b"# comment\n[core]\n\tbare = false\n\tHooksPath = \".husky/_\" ; why\n[remote \"origin\"]\n\thookspath = no\n\
                         [Core] hookspath=second\\\npart\n[extensions]\n\tobjectFormat = sha256\n";
 
     #[test]
     fn values_are_found_by_section_and_key_in_any_case() {
         assert_eq!(values(TEXT, "core", "hookspath"), [".husky/_", "secondpart"]);
         assert_eq!(values(TEXT, "extensions", "objectformat"), ["sha256"]);
-        assert_eq!(values(TEXT, "remote", "hookspath"), Vec::<String>::new());
+        assert!(values(TEXT, "remote", "hookspath").is_empty());
     }
 
     #[test]
     fn includes_are_found_on_any_condition_and_after_odd_lines() {
-        let text = "\u{feff}[include] path = a\n# a comment that ends in \\\n[includeIf \"gitdir:~/x]y/\"]\n\tPath = \"b c\"\n\
-                    [includeif \"onbranch:main\"] path=d\n[include \"no\"]\npath = e\n[core]\npath = f\n";
-        assert_eq!(includes(text), ["a", "b c", "d"]);
+        let text = b"\xef\xbb\xbf[include] path = a\n# a comment that ends in \\\n[includeIf \"gitdir:~/x]y/\"]\n\tPath = \"b c\"\n\
+                    [includeif \"onbranch:main\"] path=d\n[include \"no\"]\npath = e\n[core]\npath = f\n[includeif]path=g\n[a][include]path=h";
+        assert_eq!(hooks_and_includes(text).1, ["a", "b c", "d", "h"]);
+    }
+
+    /// What git itself reads in a file. One that git refuses has no values at all.
+    fn by_git(file: &Path) -> Option<Vec<Setting>> {
+        let mut command = Command::new("git");
+        command.args(["config", "--no-includes", "--list", "-z", "--file"]).arg(file);
+        let output =
+            command.env("GIT_CONFIG_NOSYSTEM", "1").env("LC_ALL", "C").current_dir("/").output().unwrap();
+        let one = |line: &[u8]| match line.iter().position(|byte| *byte == b'\n') {
+            Some(end) => Setting { name: line[..end].to_vec(), value: Some(line[end + 1..].to_vec()) },
+            None => Setting { name: line.to_vec(), value: None },
+        };
+        let lines = output.stdout.strip_suffix(b"\0").unwrap_or_default().split(|byte| *byte == 0);
+        let found = if output.stdout.is_empty() { Vec::new() } else { lines.map(one).collect() };
+        output.status.success().then_some(found)
+    }
+
+    /// Pieces of which files are made that come close to what git understands.
+    const PIECES: [&[u8]; 44] = [
+        b"[core]",
+        b"[Core]",
+        b"[core ",
+        b"\"x\"]",
+        b"\"y\\\"z\"]",
+        b"[include]",
+        b"[includeIf \"gitdir:/a]b\"]",
+        b"[includeif.on]",
+        b"hooksPath",
+        b"path",
+        b"HOOKSPATH",
+        b"a-b",
+        b"1x",
+        b"=",
+        b" = ",
+        b"\t=\t",
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b"\\\n",
+        b"\\\r\n",
+        b"\\",
+        b"\"",
+        b"\\\"",
+        b"\\t",
+        b"\\x",
+        b"#",
+        b";",
+        b" ",
+        b"\t",
+        b"value",
+        b"a b",
+        b"a  b",
+        b"~/x",
+        b"../y",
+        b"]",
+        b"[",
+        b".",
+        b"\xef\xbb\xbf",
+        b"\0",
+        b"\x0b",
+        b"\xff",
+        b"[core \"hookspath\0\"]",
+        b"[a.B \"c\"]",
+    ];
+
+    #[test]
+    fn generated_files_are_read_as_git_reads_them() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("config");
+        let (mut state, mut read, mut refused) = (0x2545_f491_4f6c_dd1d_u64, 0, 0);
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state >> 33).unwrap() % below
+        };
+        for _ in 0..1500 {
+            let mut content = Vec::new();
+            if random(3) > 0 {
+                content.extend_from_slice(b"[core]\n");
+            }
+            for _ in 0..random(12) {
+                // Lines that are whole, so that many files are read to their end.
+                match random(4) {
+                    0 => content.extend_from_slice(b"\n hooksPath = "),
+                    1 => content.extend_from_slice(b"\n[include] path="),
+                    _ => {}
+                }
+                content.extend_from_slice(PIECES[random(PIECES.len())]);
+            }
+            std::fs::write(&file, &content).unwrap();
+            match by_git(&file) {
+                // The names and values of git's list end at a zero byte as well.
+                Some(expected) => {
+                    read += 1;
+                    assert_eq!(settings(&content), expected, "{:?}", String::from_utf8_lossy(&content));
+                }
+                None => refused += 1,
+            }
+        }
+        assert!(read > 200 && refused > 200, "{read} {refused}");
     }
 }

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 use super::committed::{self, Committed, Configured};
 use super::confine;
-use super::indirect::{Located, linked_hooks, locate};
+use super::indirect::{Budget, Located, Reach, linked_hooks, locate};
 use super::private::Start;
 use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
@@ -554,15 +554,16 @@ impl Importer<'_> {
     fn configured_paths(&self) -> Configured {
         let tree = self.tree();
         let files = [self.start.common.join("config"), self.start.own().join("config.worktree")];
-        let configuration = Configuration::read(files, Path::new("/nonexistent"));
+        let (reach, mut budget) = (Reach { home: Path::new("/nonexistent"), within: None }, Budget::OF_USER);
+        let configuration = Configuration::read(files, reach, &mut budget);
         let hooks = configuration.hooks.iter();
-        let hooks = hooks.filter_map(|value| {
-            Configuration::hooks_directory(value, &tree, Path::new("/nonexistent")).ok().flatten()
-        });
+        let hooks =
+            hooks.filter_map(|value| Configuration::hooks_directory(value, &tree, reach.home).ok().flatten());
         let hooks = hooks.chain([self.start.common.join("hooks")]);
         let mut located = configuration.files;
-        for directory in hooks.filter_map(|directory| locate(&directory).ok()) {
-            located.extend(linked_hooks(&directory.end).map(|(hooks, _)| hooks).unwrap_or_default());
+        for directory in hooks.filter_map(|directory| locate(&directory, reach).ok().flatten()) {
+            let linked = linked_hooks(&directory.end, reach, &mut budget).unwrap_or_default();
+            located.extend(linked.located);
             located.push(directory);
         }
         let below = |path: PathBuf| {

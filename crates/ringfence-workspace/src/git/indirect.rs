@@ -6,28 +6,98 @@
 //! nothing of their contents but names is used.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
-use super::config;
 use super::repository::{MAX_CONFIG_BYTES, MAX_POINTER_BYTES};
+use super::{config, lexical};
 use crate::{Directory, DirectoryError, EntryKind, Metadata, ReadError, read_bounded};
 
 /// Deepest include that git follows.
 const MAX_INCLUDE_DEPTH: usize = 10;
-/// Most configuration files that are read for one repository or user.
-const MAX_FILES: usize = 64;
 /// Most symbolic links that the kernel follows in one path.
 const MAX_LINKS: usize = 40;
-/// Most entries of a directory of hooks that are looked at, and most links among them that are followed.
-const MAX_HOOKS: (usize, usize) = (10_000, 256);
 /// Longest list of users that is searched for a home directory.
 const MAX_USERS_BYTES: u64 = 1 << 20;
+/// Most notices of one configuration.
+const MAX_NOTICES: usize = 16;
+
+/// How much of git's configuration is followed: of one repository, or of all of a start together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Configuration files that are opened.
+    pub files: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Values of `include.path` and `core.hooksPath`.
+    pub values: usize,
+    /// Entries of directories of hooks that are looked at.
+    pub hooks: usize,
+    /// Links among them that are followed.
+    pub links: usize,
+}
+
+impl Budget {
+    /// What the user's own files, or one repository that is the user's, may take.
+    pub const OF_USER: Self = Self { files: 64, bytes: 8 << 20, values: 256, hooks: 10_000, links: 256 };
+    /// What one repository may take that a run may have made.
+    pub const OF_REPOSITORY: Self =
+        Self { files: 8, bytes: MAX_CONFIG_BYTES, values: 16, hooks: 1000, links: 32 };
+
+    /// The smaller part of two.
+    pub fn at_most(self, other: Self) -> Self {
+        Self {
+            files: self.files.min(other.files),
+            bytes: self.bytes.min(other.bytes),
+            values: self.values.min(other.values),
+            hooks: self.hooks.min(other.hooks),
+            links: self.links.min(other.links),
+        }
+    }
+
+    /// What is left of it after `granted` was used up to `left`.
+    #[must_use]
+    pub fn without(self, granted: Self, left: Self) -> Self {
+        Self {
+            files: self.files.saturating_sub(granted.files.saturating_sub(left.files)),
+            bytes: self.bytes.saturating_sub(granted.bytes.saturating_sub(left.bytes)),
+            values: self.values.saturating_sub(granted.values.saturating_sub(left.values)),
+            hooks: self.hooks.saturating_sub(granted.hooks.saturating_sub(left.hooks)),
+            links: self.links.saturating_sub(granted.links.saturating_sub(left.links)),
+        }
+    }
+}
+
+/// Where names of a configuration may lead, and what stands for `~`.
+#[derive(Debug, Clone, Copy)]
+pub struct Reach<'a> {
+    /// The user's home.
+    pub home: &'a Path,
+    /// Directories beyond which nothing is looked at: those of a repository that a run may have made. `None` is everywhere.
+    pub within: Option<&'a [PathBuf]>,
+}
+
+impl Reach<'_> {
+    fn allows(&self, path: &Path) -> bool {
+        self.within.is_none_or(|roots| roots.iter().any(|root| path.starts_with(root)))
+    }
+
+    /// Whether the kernel may be asked what is at a path: also on the way down to what is allowed.
+    fn may_pass(&self, path: &Path) -> bool {
+        self.allows(path) || self.within.is_some_and(|roots| roots.iter().any(|root| root.starts_with(path)))
+    }
+
+    /// Whether a path leads out without any link.
+    fn leads_out(&self, path: &Path) -> bool {
+        self.within.is_some() && !self.allows(&lexical(path))
+    }
+}
 
 /// Where a path leads, and over which symbolic links.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,15 +116,19 @@ pub struct Configuration {
     /// The files, whether they exist or not.
     pub files: Vec<Located>,
     /// The values of `core.hooksPath`, as they are written.
-    pub hooks: Vec<String>,
+    pub hooks: Vec<OsString>,
+    /// Files that were not looked at, for they lie outside of what may be read.
+    pub outside: Vec<PathBuf>,
+    /// Whether it names more than may be followed.
+    pub is_cut: bool,
     /// What could not be resolved or read.
     pub notices: Vec<String>,
 }
 
 impl Configuration {
-    /// Reads configuration files and what they include. `home` stands for `~`.
-    pub fn read(files: impl IntoIterator<Item = PathBuf>, home: &Path) -> Self {
-        let mut reader = Reader { home, seen: BTreeSet::new(), found: Self::default() };
+    /// Reads configuration files and what they include.
+    pub fn read(files: impl IntoIterator<Item = PathBuf>, reach: Reach<'_>, budget: &mut Budget) -> Self {
+        let mut reader = Reader { reach, budget, seen: BTreeSet::new(), found: Self::default() };
         for file in files {
             reader.file(&file, 0);
         }
@@ -62,10 +136,11 @@ impl Configuration {
     }
 
     /// The configuration files of the repository whose working tree is at `tree`, as far as its `.git` can be followed.
-    pub fn files_of(tree: &Path) -> Vec<PathBuf> {
+    pub fn files_of(tree: &Path, reach: Reach<'_>) -> Vec<PathBuf> {
         let pointer = tree.join(".git");
         let line = |path: &Path| {
-            let bytes = read_plain(path, MAX_POINTER_BYTES).ok()?;
+            let is_allowed = !reach.leads_out(path);
+            let bytes = is_allowed.then(|| read_plain(path, MAX_POINTER_BYTES).ok()).flatten()?;
             Some(String::from_utf8_lossy(&bytes).trim().to_owned())
         };
         let own = match line(&pointer).as_deref().and_then(|text| text.strip_prefix("gitdir:")) {
@@ -77,39 +152,66 @@ impl Configuration {
     }
 
     /// The directory that a value of `core.hooksPath` names in a working tree, or why it cannot be told.
-    pub fn hooks_directory(value: &str, tree: &Path, home: &Path) -> Result<Option<PathBuf>, String> {
+    pub fn hooks_directory(value: &OsStr, tree: &Path, home: &Path) -> Result<Option<PathBuf>, String> {
         Ok(expand(value, home)?.map(|path| tree.join(path)))
     }
 }
 
-/// Follows a path of the host as the kernel would. Nothing is opened for reading.
-pub fn locate(path: &Path) -> io::Result<Located> {
-    let returns = || path.components().any(|part| part == Component::ParentDir);
+/// Follows a path of the host as the kernel would. Nothing is opened for reading. `None` is a path that leads out of what may
+/// be looked at.
+pub fn locate(path: &Path, reach: Reach<'_>) -> io::Result<Option<Located>> {
+    if reach.leads_out(path) {
+        return Ok(None);
+    }
+    let returns = path.components().any(|part| part == Component::ParentDir);
+    if returns && reach.within.is_some() {
+        return trace(path, reach);
+    }
     match open_plain(path, OFlags::PATH) {
-        Ok(_) => Ok(plain(path)),
-        Err(Errno::LOOP) => trace(path),
+        Ok(_) => Ok(Some(plain(path))),
+        Err(Errno::LOOP) => trace(path, reach),
         // What is missing before a `..` may hide a link behind it.
-        Err(Errno::NOENT | Errno::NOTDIR) if returns() => trace(path),
-        Err(Errno::NOENT | Errno::NOTDIR) => Ok(plain(path)),
+        Err(Errno::NOENT | Errno::NOTDIR) if returns => trace(path, reach),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(Some(plain(path))),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Follows the links in a directory of hooks, and says how many are left out. `directory` has no link on its way.
-pub fn linked_hooks(directory: &Path) -> io::Result<(Vec<Located>, usize)> {
+/// The links in a directory of hooks.
+#[derive(Debug, Default)]
+pub struct LinkedHooks {
+    /// Where they lead.
+    pub located: Vec<Located>,
+    /// Whether there are more than may be followed.
+    pub is_cut: bool,
+}
+
+/// Follows the links in a directory of hooks, which has no link on its way.
+pub fn linked_hooks(directory: &Path, reach: Reach<'_>, budget: &mut Budget) -> io::Result<LinkedHooks> {
     let is_none =
         |cause: &io::Error| matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
     let opened = match Directory::open(directory) {
-        Err(DirectoryError::Open { cause, .. }) if is_none(&cause) => return Ok((Vec::new(), 0)),
+        Err(DirectoryError::Open { cause, .. }) if is_none(&cause) => return Ok(LinkedHooks::default()),
         opened => opened.map_err(io::Error::other)?,
     };
-    let entries = opened.entries(MAX_HOOKS.0)?;
-    let links = entries.into_iter().filter(|entry| entry.kind == EntryKind::Link);
-    let links: BTreeSet<OsString> = links.map(|entry| entry.name).collect();
-    let left_out = links.len().saturating_sub(MAX_HOOKS.1);
+    let mut found = LinkedHooks::default();
+    let mut links: BTreeSet<OsString> = BTreeSet::new();
+    opened.each(&mut |name, kind, _| {
+        found.is_cut = budget.hooks == 0 || (kind == EntryKind::Link && budget.links == 0);
+        if found.is_cut {
+            return false;
+        }
+        budget.hooks -= 1;
+        if kind == EntryKind::Link {
+            budget.links -= 1;
+            links.insert(name.to_owned());
+        }
+        true
+    })?;
     // A link that leads nowhere, in a circle, executes nothing.
-    let located = links.iter().take(MAX_HOOKS.1).filter_map(|name| locate(&directory.join(name)).ok());
-    Ok((located.collect(), left_out))
+    let located = links.iter().filter_map(|name| locate(&directory.join(name), reach).ok().flatten());
+    found.located = located.collect();
+    Ok(found)
 }
 
 /// A path on whose way no link is.
@@ -139,7 +241,7 @@ fn open_plain(path: &Path, flags: OFlags) -> Result<File, Errno> {
 }
 
 /// Follows the links of a path one by one. From the first part that does not exist, the rest is taken as it is written.
-fn trace(path: &Path) -> io::Result<Located> {
+fn trace(path: &Path, reach: Reach<'_>) -> io::Result<Option<Located>> {
     let parts = |path: &Path| -> Vec<OsString> {
         path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
     };
@@ -158,6 +260,9 @@ fn trace(path: &Path) -> io::Result<Located> {
             }
             _ => continue,
         }
+        if reach.within.is_some() && !reach.may_pass(&located.end) {
+            return Ok(None);
+        }
         let Ok(target) = fs::read_link(&located.end) else { continue };
         if located.links.len() == MAX_LINKS {
             return Err(Errno::LOOP.into());
@@ -166,7 +271,7 @@ fn trace(path: &Path) -> io::Result<Located> {
         located.end.pop();
         waiting.extend(parts(&target));
     }
-    Ok(located)
+    Ok(Some(located).filter(|located| reach.allows(&located.end)))
 }
 
 /// Reads a regular file that no symbolic link leads to.
@@ -179,31 +284,44 @@ fn read_plain(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     }
 }
 
-/// Reads a configuration file over whatever links lead to it. Mostly there are none.
-fn read_located(path: &Path) -> io::Result<(Located, Result<Vec<u8>, ReadError>)> {
-    match read_plain(path, MAX_CONFIG_BYTES) {
+/// What a file holds, or why it was not read.
+type Content = Result<Vec<u8>, ReadError>;
+
+/// Reads a configuration file over whatever links lead to it, which mostly are none. `None` is one that may not be read.
+fn read_located(path: &Path, limit: u64, reach: Reach<'_>) -> io::Result<Option<(Located, Content)>> {
+    if reach.within.is_some() {
+        let Some(located) = locate(path, reach)? else { return Ok(None) };
+        let content = read_plain(&located.end, limit);
+        return Ok(Some((located, content)));
+    }
+    match read_plain(path, limit) {
         Err(ReadError::Io(error)) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-            let located = trace(path)?;
-            let content = read_plain(&located.end, MAX_CONFIG_BYTES);
-            Ok((located, content))
+            let Some(located) = trace(path, reach)? else { return Ok(None) };
+            let content = read_plain(&located.end, limit);
+            Ok(Some((located, content)))
         }
-        content => Ok((plain(path), content)),
+        content => Ok(Some((plain(path), content))),
     }
 }
 
 struct Reader<'a> {
-    home: &'a Path,
+    reach: Reach<'a>,
+    budget: &'a mut Budget,
     seen: BTreeSet<PathBuf>,
     found: Configuration,
 }
 
 impl Reader<'_> {
     fn file(&mut self, path: &Path, depth: usize) {
-        if depth > MAX_INCLUDE_DEPTH || self.seen.len() >= MAX_FILES {
+        if depth > MAX_INCLUDE_DEPTH || self.budget.files == 0 || self.budget.bytes == 0 {
+            self.found.is_cut = true;
             return self.unresolved(path, "there are too many includes");
         }
-        let (located, content) = match read_located(path) {
-            Ok(read) => read,
+        self.budget.files -= 1;
+        let (located, content) = match read_located(path, MAX_CONFIG_BYTES.min(self.budget.bytes), self.reach)
+        {
+            Ok(Some(read)) => read,
+            Ok(None) => return self.found.outside.push(lexical(path)),
             Err(error) => return self.unresolved(path, &error.to_string()),
         };
         if !self.seen.insert(located.end.clone()) {
@@ -211,28 +329,44 @@ impl Reader<'_> {
         }
         self.found.files.push(located);
         match content {
-            Ok(bytes) => self.content(path, &String::from_utf8_lossy(&bytes), depth),
+            Ok(bytes) => {
+                self.budget.bytes -= bytes.len() as u64;
+                self.content(path, &bytes, depth);
+            }
             Err(error) if error.is_missing() => {}
-            Err(error) => self.unresolved(path, &error.to_string()),
+            Err(error) => {
+                self.found.is_cut |= matches!(error, ReadError::TooLong { .. });
+                self.unresolved(path, &error.to_string());
+            }
         }
     }
 
-    fn content(&mut self, path: &Path, text: &str, depth: usize) {
-        self.found.hooks.extend(config::values(text, "core", "hookspath"));
+    fn content(&mut self, path: &Path, content: &[u8], depth: usize) {
+        let (hooks, mut includes) = config::hooks_and_includes(content);
+        let kept = hooks.len().min(self.budget.values);
+        self.found.is_cut |= kept < hooks.len();
+        self.budget.values -= kept;
+        self.found.hooks.extend(hooks.into_iter().take(kept));
+        self.found.is_cut |= includes.len() > self.budget.values;
+        includes.truncate(self.budget.values);
+        self.budget.values -= includes.len();
         // Git takes the directory of the name by which it opened the file, also if that is a link.
         let beside = path.parent().unwrap_or(Path::new("/"));
-        for included in config::includes(text) {
-            match expand(&included, self.home) {
+        for included in includes {
+            match expand(&included, self.reach.home) {
                 Ok(Some(included)) => self.file(&beside.join(included), depth + 1),
                 Ok(None) => {}
-                Err(why) => self.found.notices.push(format!("{}: {why}", path.display())),
+                Err(why) => self.notice(format!("{}: {why}", path.display())),
             }
         }
     }
 
     fn unresolved(&mut self, path: &Path, why: &str) {
-        let message = format!("git's configuration {} was not read: {why}", path.display());
-        if !self.found.notices.contains(&message) {
+        self.notice(format!("git's configuration {} was not read: {why}", path.display()));
+    }
+
+    fn notice(&mut self, message: String) {
+        if self.found.notices.len() < MAX_NOTICES && !self.found.notices.contains(&message) {
             self.found.notices.push(message);
         }
     }
@@ -240,18 +374,25 @@ impl Reader<'_> {
 
 /// A path of a configuration with its beginning replaced as git does it: `~` by a home. `None` is a path of git's own
 /// installation, or no path at all.
-fn expand(value: &str, home: &Path) -> Result<Option<PathBuf>, String> {
-    let value = value.strip_prefix(":(optional)").unwrap_or(value);
-    if value.is_empty() || value.starts_with("%(prefix)/") {
+fn expand(value: &OsStr, home: &Path) -> Result<Option<PathBuf>, String> {
+    let value = value.as_bytes();
+    let value = value.strip_prefix(b":(optional)").unwrap_or(value);
+    if value.is_empty() || value.starts_with(b"%(prefix)/") {
         return Ok(None);
     }
-    let Some(rest) = value.strip_prefix('~') else { return Ok(Some(PathBuf::from(value))) };
-    let (user, below) = rest.split_once('/').unwrap_or((rest, ""));
-    let home = match user {
-        "" => home.to_owned(),
-        user => home_of(user).ok_or_else(|| format!("the home directory in `{value}` is not known"))?,
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let Some(rest) = value.strip_prefix(b"~") else { return Ok(Some(path(value))) };
+    let (user, below) = match rest.iter().position(|byte| *byte == b'/') {
+        Some(end) => (&rest[..end], &rest[end + 1..]),
+        None => (rest, &b""[..]),
     };
-    Ok(Some(home.join(below.trim_start_matches('/'))))
+    let unknown = || format!("the home directory in `{}` is not known", String::from_utf8_lossy(value));
+    let home = match user {
+        b"" => home.to_owned(),
+        user => std::str::from_utf8(user).ok().and_then(home_of).ok_or_else(unknown)?,
+    };
+    let slashes = below.iter().take_while(|byte| **byte == b'/').count();
+    Ok(Some(home.join(path(&below[slashes..]))))
 }
 
 /// The home directory of a user of this machine.
@@ -272,7 +413,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::{Path, PathBuf};
 
-    use super::{Configuration, Located, locate};
+    use super::{Budget, Configuration, Located, Reach, linked_hooks};
 
     struct Place(tempfile::TempDir);
 
@@ -293,8 +434,18 @@ mod tests {
         }
 
         fn read(&self, name: &str) -> Configuration {
-            Configuration::read([self.at(name)], &self.at("home"))
+            let home = self.at("home");
+            let reach = Reach { home: &home, within: None };
+            Configuration::read([self.at(name)], reach, &mut { Budget::OF_USER })
         }
+    }
+
+    fn everywhere() -> Reach<'static> {
+        Reach { home: Path::new("/h"), within: None }
+    }
+
+    fn locate(path: &Path) -> std::io::Result<Located> {
+        super::locate(path, everywhere()).map(Option::unwrap)
     }
 
     fn ends(found: &Configuration) -> Vec<&Path> {
@@ -361,7 +512,7 @@ mod tests {
     #[test]
     fn values_of_hooks_path_are_resolved_in_the_working_tree() {
         let (tree, home) = (Path::new("/w"), Path::new("/h"));
-        let directory = |value: &str| Configuration::hooks_directory(value, tree, home);
+        let directory = |value: &str| Configuration::hooks_directory(value.as_ref(), tree, home);
         for (value, expected) in [
             (".husky", "/w/.husky"),
             ("./a/../b", "/w/./a/../b"),
@@ -382,7 +533,75 @@ mod tests {
         place.write("main/.git/worktrees/w/commondir", "../..\n");
         place.write("main/.git/config", "[core] hooksPath = x\n");
         place.write("main/.git/worktrees/w/config.worktree", "[core] hooksPath = y\n");
-        let found = Configuration::read(Configuration::files_of(&place.at("w")), &place.at("home"));
+        let files = Configuration::files_of(&place.at("w"), everywhere());
+        let found = Configuration::read(files, everywhere(), &mut { Budget::OF_USER });
         assert_eq!(found.hooks, ["x", "y"]);
+    }
+
+    /// What a repository names that a run may have made leads nowhere else, whatever links and `..` are on the way.
+    #[test]
+    fn nothing_outside_of_a_suspect_repository_is_read() {
+        let place = Place::new();
+        place.write("outside", "[core] hooksPath = leaked\n");
+        place.write("out/pre-commit", "x");
+        place.write("w/in", "[core] hooksPath = own\n");
+        symlink(place.at("outside"), place.at("w/link")).unwrap();
+        symlink("..", place.at("w/up")).unwrap();
+        symlink("in", place.at("w/near")).unwrap();
+        let names = [
+            "../../outside",
+            "../up/outside",
+            "../link",
+            "/etc/gitconfig",
+            "~/x",
+            "../near",
+            "../../w/in",
+            "../none/../../outside",
+        ];
+        let text: String = names.iter().map(|name| format!("[include] path = {name}\n")).collect();
+        place.write("w/.git/config", &text);
+        let within = [place.at("w")];
+        let reach = Reach { home: &place.at("home"), within: Some(&within) };
+        let mut budget = Budget::OF_REPOSITORY;
+        budget.files = 100;
+        let found = Configuration::read([place.at("w/.git/config")], reach, &mut budget);
+        assert_eq!(found.hooks, ["own"]);
+        assert_eq!(found.outside.len(), 6, "{:?}", found.outside);
+        assert!(found.files.iter().all(|file| file.end.starts_with(&within[0])), "{:?}", found.files);
+        // A pointer that leads elsewhere is not followed either.
+        place.write("v/.git", "gitdir: ../w/.git\n");
+        place.write("w/.git/commondir", "../../out\n");
+        let within = [place.at("v")];
+        let reach = Reach { home: &place.at("home"), within: Some(&within) };
+        let files = Configuration::files_of(&place.at("v"), reach);
+        let found = Configuration::read(files, reach, &mut budget);
+        assert_eq!((found.hooks.len(), found.files.len(), found.outside.len()), (0, 0, 2), "{found:?}");
+    }
+
+    #[test]
+    fn a_budget_bounds_files_bytes_values_and_hooks() {
+        let place = Place::new();
+        let many: String = (0..1000).map(|number| format!("[core] hooksPath = {number}\n")).collect();
+        place.write("values", &many);
+        let read = |name: &str, mut budget: Budget| {
+            let found = Configuration::read([place.at(name)], everywhere(), &mut budget);
+            (found, budget)
+        };
+        let (found, left) = read("values", Budget { values: 10, ..Budget::OF_USER });
+        assert_eq!((found.hooks.len(), found.is_cut, left.values), (10, true, 0));
+        let (found, _) = read("values", Budget { bytes: 100, ..Budget::OF_USER });
+        assert!(found.hooks.is_empty() && found.is_cut);
+        let includes: String = (0..50).map(|number| format!("[include] path = f{number}\n")).collect();
+        place.write("files", &includes);
+        let (found, left) = read("files", Budget { files: 10, ..Budget::OF_USER });
+        assert_eq!((found.files.len(), found.is_cut, left.files), (10, true, 0));
+        assert!(found.notices.len() <= super::MAX_NOTICES);
+        for number in 0..100 {
+            place.write(&format!("hooks/{number}"), "");
+            symlink("values", place.at(&format!("hooks/link-{number}"))).unwrap();
+        }
+        let mut budget = Budget { links: 5, ..Budget::OF_USER };
+        let linked = linked_hooks(&place.at("hooks"), everywhere(), &mut budget).unwrap();
+        assert_eq!((linked.located.len(), linked.is_cut), (5, true));
     }
 }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use committed::{Committed, INDEX};
 pub use import::{Import, Imported, RefChange, forget, has_commits, import, repository_of};
-pub use indirect::{Configuration, Located, linked_hooks, locate};
+pub use indirect::{Budget, Configuration, LinkedHooks, Located, Reach, linked_hooks, locate};
 pub use private::{Made, Making, SharedPart, make, make_empty, shared_parts};
 pub use program::find as find_git;
 pub use refs::RefsError;

@@ -131,7 +131,7 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
     let maker = Maker { making, root: place.join(PRIVATE) };
     let failed = |source| GitError::Make { path: maker.root.clone(), source };
     maker.skeleton().map_err(failed)?;
-    let config = real.read_text(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
+    let config = real.read(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
     let sha256 =
         super::config::values(&config, "extensions", "objectformat").iter().any(|format| format == "sha256");
     for name in COMMON_FILES {

@@ -105,13 +105,13 @@ impl Repository {
                 return Err("it takes objects from another repository".to_owned());
             }
         }
-        let text = git
-            .read_text(Path::new("config"), MAX_CONFIG_BYTES)
+        let content = git
+            .read(Path::new("config"), MAX_CONFIG_BYTES)
             .map_err(|error| format!("failed to read its configuration: {error}"))?;
-        for (key, value) in config::entries(&text, "extensions") {
+        for (key, value) in config::entries(&content, "extensions") {
             let known = match key.as_str() {
                 "noop" | "worktreeconfig" | "relativeworktrees" | "objectformat" => true,
-                "refstorage" => value == "files",
+                "refstorage" => value.is_some_and(|value| value == "files"),
                 _ => false,
             };
             if !known {
@@ -148,9 +148,9 @@ fn pointed(tree: &Directory, path: &Path) -> Result<Repository, String> {
     };
     let elsewhere = || "`.git` points to a git directory that does not point back".to_owned();
     let Some(common) = line("commondir") else {
-        let config =
-            git.read_text(Path::new("config"), MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
-        let back = config::values(&config, "core", "worktree").pop().ok_or_else(elsewhere)?;
+        let config = git.read(Path::new("config"), MAX_CONFIG_BYTES).map_err(|error| error.to_string())?;
+        let back = config::values(&config, "core", "worktree").pop();
+        let back = back.and_then(|back| back.into_string().ok()).ok_or_else(elsewhere)?;
         // As text and as the kernel resolves it: no part may be a link, for the text is what counts inside.
         let plain = lexical(&path.join(pointer)) == own && lexical(&own.join(&back)) == path;
         let of_modules = own.components().zip(own.components().skip(1));
