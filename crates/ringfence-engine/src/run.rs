@@ -280,7 +280,7 @@ pub fn run(
         Ok(()) => match start(job, staged, session, &runs.network(&run)) {
             Ok(running) => {
                 // While the program starts there is nothing else to do.
-                runs.remove_discarded(MAX_DISCARDED);
+                runs.remove_discarded(MAX_DISCARDED, SHORT_REMOVAL);
                 attempt(job, running, &plan, &redactor, &mut *reader(job), &mut watchers, cancel)
             }
             Err(end) => (*end, None),
@@ -329,7 +329,7 @@ pub fn run(
     }
     // A long run can afford the removal, and there may be much of it.
     if started.elapsed() > LONG_RUN {
-        runs.remove_discarded(0);
+        runs.remove_discarded(0, LONG_REMOVAL);
     }
     Ok(result)
 }
@@ -343,6 +343,9 @@ fn search_path<'a>(job: &'a Job<'_>) -> &'a str {
 const LONG_RUN: Duration = Duration::from_secs(1);
 /// Entries above which a short run removes them too.
 const MAX_DISCARDED: usize = 256;
+/// How long a removal may take while the program starts, whose output waits meanwhile, and at the end of a long run.
+const SHORT_REMOVAL: Duration = Duration::from_millis(50);
+const LONG_REMOVAL: Duration = Duration::from_secs(2);
 /// How long the overlay may be looked at after the run, beyond what is left of the run's time.
 const POST_RUN_GRACE: Duration = Duration::from_secs(10);
 /// However much is left of the run's time, the overlay is not looked at for longer.

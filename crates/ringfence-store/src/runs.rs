@@ -13,12 +13,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ringfence_core::event::{Event, RunResult, RunStatus};
 use ringfence_core::ids::RunId;
 use ringfence_core::paths::DISCARDED;
 use ringfence_core::record::Record;
-use ringfence_workspace::{Directory, remove_tree};
+use ringfence_workspace::{Directory, remove_tree, remove_tree_until};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -191,8 +192,9 @@ impl Runs {
         }
     }
 
-    /// Removes what was put aside, if it is more than `at_most` entries. What cannot be removed is tried again with the next run.
-    pub fn remove_discarded(&self, at_most: usize) {
+    /// Removes what was put aside, if it is more than `at_most` entries, for as long as `time` allows. What is left, and what
+    /// cannot be removed, is tried again with the next run.
+    pub fn remove_discarded(&self, at_most: usize, time: Duration) {
         let entries: Vec<PathBuf> = match fs::read_dir(&self.discarded) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
             Err(_) => return drop(atomic::private_dir(&self.discarded)),
@@ -200,10 +202,19 @@ impl Runs {
         if entries.len() <= at_most {
             return;
         }
-        for path in entries {
-            let is_git = path.file_name().and_then(|name| name.to_str()).is_some_and(is_run);
+        let Ok(place) = fs::canonicalize(&self.discarded) else { return };
+        let Ok(place) = Directory::open(&place) else { return };
+        let deadline = Instant::now() + time;
+        for name in entries.iter().filter_map(|path| path.file_name()) {
+            if Instant::now() >= deadline {
+                return;
+            }
+            let is_git = name.to_str().is_some_and(is_run);
             // Anything else was a stub directory. One that is not empty holds a file that is not ours to remove.
-            let _ = if is_git { remove_directory(&path).is_ok() } else { fs::remove_dir(&path).is_ok() };
+            let _ = match is_git {
+                true => remove_tree_until(&place, name, deadline),
+                false => place.remove_directory(Path::new(name)),
+            };
         }
     }
 
@@ -449,6 +460,8 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, RunsError
 mod tests {
     use std::fs;
 
+    use std::time::Duration;
+
     use super::Runs;
 
     #[test]
@@ -467,9 +480,11 @@ mod tests {
             fs::create_dir(discarded.join(name)).unwrap();
         }
         fs::write(discarded.join("kept.stub-1/file"), "of somebody").unwrap();
-        runs.remove_discarded(3);
+        runs.remove_discarded(3, Duration::from_secs(60));
         assert_eq!(fs::read_dir(&discarded).unwrap().count(), 3);
-        runs.remove_discarded(2);
+        runs.remove_discarded(2, Duration::ZERO);
+        assert_eq!(fs::read_dir(&discarded).unwrap().count(), 3, "no time, no removal");
+        runs.remove_discarded(2, Duration::from_secs(60));
         let left: Vec<_> =
             fs::read_dir(&discarded).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["kept.stub-1"], "a directory that is not empty and no run's stays");

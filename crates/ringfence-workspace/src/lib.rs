@@ -22,7 +22,7 @@ pub use edit::Existing;
 pub use file::{ReadError, read_bounded};
 pub use hidden::HiddenFiles;
 pub use host_programs::{HostPrograms, is_executable};
-pub use remove::remove_tree;
+pub use remove::{remove_tree, remove_tree_until};
 pub use run_trees::RunTrees;
 pub use stubs::{StubContent, StubList};
 pub use walk::{Bounds, Next, Unvisited, Visit, walk};

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::time::Instant;
 
 use rustix::fs::{
     AtFlags, Mode, OFlags, RawDir, RenameFlags, chmodat, openat, renameat_with, seek, unlinkat,
@@ -21,6 +22,19 @@ const MOVED: &str = ".ringfence-remove-";
 /// Removes the directory `name` of `parent` and everything below it. No run may have access to it any more: permissions are
 /// changed by name.
 pub fn remove_tree(parent: &Directory, name: &OsStr) -> io::Result<()> {
+    remove_until(parent, name, None)
+}
+
+/// The same until `deadline`: what is left then can be removed by a later call, and the error is of the kind `TimedOut`.
+pub fn remove_tree_until(parent: &Directory, name: &OsStr, deadline: Instant) -> io::Result<()> {
+    remove_until(parent, name, Some(deadline))
+}
+
+fn remove_until(parent: &Directory, name: &OsStr, deadline: Option<Instant>) -> io::Result<()> {
+    let in_time = || match deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        true => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        false => Ok(()),
+    };
     let top = match open(parent, name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
@@ -28,6 +42,7 @@ pub fn remove_tree(parent: &Directory, name: &OsStr) -> io::Result<()> {
     let mut moved = 0;
     // Each pass removes everything that it finds; what it moves up is found by a later pass.
     while pass(&top, &mut |name, is_directory| {
+        in_time()?;
         if !is_directory {
             return remove_file(&top, name);
         }
@@ -35,9 +50,12 @@ pub fn remove_tree(parent: &Directory, name: &OsStr) -> io::Result<()> {
             return Ok(());
         }
         let inner = open(&top, name)?;
-        while pass(&inner, &mut |name, is_directory| match is_directory {
-            true => remove_or_move(&inner, name, &top, &mut moved),
-            false => remove_file(&inner, name),
+        while pass(&inner, &mut |name, is_directory| {
+            in_time()?;
+            match is_directory {
+                true => remove_or_move(&inner, name, &top, &mut moved),
+                false => remove_file(&inner, name),
+            }
         })? {}
         remove_directory(&top, name).map(drop)
     })? {}
@@ -126,7 +144,9 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
-    use super::remove_tree;
+    use std::time::{Duration, Instant};
+
+    use super::{remove_tree, remove_tree_until};
     use crate::Directory;
 
     /// Builds nested directories, each with a file, deeper than any path can be.
@@ -168,5 +188,19 @@ mod tests {
         assert!(parent.metadata(Path::new("tree")).is_err());
         assert!(parent.metadata(Path::new("keep/file")).is_ok(), "no link is followed");
         remove_tree(&parent, OsStr::new("tree")).unwrap();
+    }
+
+    #[test]
+    fn a_removal_that_takes_too_long_goes_on_with_a_later_call() {
+        let place = tempfile::tempdir().unwrap();
+        let parent = Directory::open(&place.path().canonicalize().unwrap()).unwrap();
+        parent.create_directory(Path::new("tree"), 0o700).unwrap();
+        nest(&place.path().join("tree"), 50, OsStr::new("n"));
+        let over = remove_tree_until(&parent, OsStr::new("tree"), Instant::now());
+        assert_eq!(over.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        assert!(parent.metadata(Path::new("tree/file")).is_ok());
+        let later = Instant::now() + Duration::from_secs(60);
+        remove_tree_until(&parent, OsStr::new("tree"), later).unwrap();
+        assert_eq!(parent.entries(10).unwrap(), []);
     }
 }
