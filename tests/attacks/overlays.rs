@@ -150,3 +150,47 @@ fn links_in_the_workspace_are_not_followed() {
     let names: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!((names.len(), fs::read_to_string(outside.join("x")).unwrap().as_str()), (1, "safe"));
 }
+
+/// Marks of overlayfs that a run leaves in its workspace neither lead elsewhere nor hide anything when the workspace is below
+/// an overlay later.
+#[test]
+fn marks_of_overlays_in_a_workspace_lead_nowhere() {
+    let place = Place::new();
+    let work = place.work();
+    for name in ["secret", "pub", "opaque", "white"] {
+        fs::create_dir(work.join(name)).unwrap();
+        fs::write(work.join(name).join("file"), name).unwrap();
+    }
+    fs::write(work.join("meta"), "meta").unwrap();
+    let script = "import os; x = os.setxattr\n\
+         x('pub', 'user.overlay.redirect', b'/secret'); x('opaque', 'user.overlay.opaque', b'y')\n\
+         x('meta', 'user.overlay.metacopy', b''); x('meta', 'user.overlay.redirect', b'/secret/file')\n\
+         x('white', 'user.overlay.opaque', b'x'); x('white/file', 'user.overlay.whiteout', b'')";
+    assert!(Command::new("python3").args(["-c", script]).current_dir(&work).status().unwrap().success());
+    let ran = run(
+        &place,
+        "cat pub/file opaque/file; ls white; cat meta || true; echo 1 > pub/new; echo 1 > opaque/new",
+    );
+    ran.expect_code(0);
+    let shown = run(&place, "cat pub/file opaque/file; cat meta 2>&1 || true");
+    assert!(shown.stdout.starts_with("pubopaque") && !shown.stdout.contains("secret"), "{}", shown.stdout);
+    run(&place, "echo 1 > pub/new; echo 1 > opaque/new; rm white/file").expect_code(0);
+    place.run(&["apply", "last"]).expect_code(0);
+    for name in ["pub", "opaque"] {
+        assert!(work.join(name).join("new").exists() && work.join(name).join("file").exists(), "{name}");
+    }
+    assert!(!work.join("white/file").exists() && work.join("secret/file").exists());
+    assert_eq!(fs::read_to_string(work.join("meta")).unwrap(), "meta");
+}
+
+/// What a run wrote is shown and applied, whatever rights it took from the root of its workspace.
+#[test]
+fn an_overlay_whose_root_a_run_shuts_is_applied() {
+    let place = Place::new().of_user(65533);
+    run(&place, "echo 1 > new; chmod 0 .").expect_code(0);
+    assert_eq!(changes(&place), [("new".to_owned(), "added".to_owned())]);
+    place.run(&["apply", "last"]).expect_code(0);
+    assert!(place.work().join("new").exists());
+    run(&place, "chmod 0 .").expect_code(0);
+    place.run(&["discard", "last"]).expect_code(0);
+}

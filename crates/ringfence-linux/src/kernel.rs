@@ -314,8 +314,11 @@ impl Kernel for Linux {
         bind_tree(&old(layer), &above, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
             .map_err(failed("mount", layer))?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        let options =
-            format!("userxattr,lowerdir={0}/lower,upperdir={0}/layer/upper,workdir={0}/layer/work", OVERLAY);
+        // A run may have left marks of an overlay in the workspace below: none of them is to lead elsewhere.
+        let options = format!(
+            "userxattr,redirect_dir=nofollow,metacopy=off,index=off,lowerdir={0}/lower,upperdir={0}/layer/upper,workdir={0}/layer/work",
+            OVERLAY
+        );
         let options = CString::new(options).map_err(|error| failed("name", layer)(error.into()))?;
         mount("overlay", target, "overlay", flags, options.as_c_str())
             .map_err(|error| failed("put a layer over", lower)(error.into()))?;

@@ -5,10 +5,10 @@ use std::io;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, fchmod, mkdirat, openat, renameat_with, symlinkat, unlinkat,
+    AtFlags, Mode, OFlags, RenameFlags, chmodat, fchmod, mkdirat, openat, renameat_with, symlinkat, unlinkat,
 };
 
-use crate::directory::Directory;
+use crate::directory::{Directory, EntryKind};
 
 /// What a rename does with a file that has the new name already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,16 @@ impl Directory {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = openat(&parent, name, flags, Mode::empty())?;
         Ok(fchmod(&file, Mode::from_raw_mode(permissions))?)
+    }
+
+    /// Gives its owner all rights to a directory, also one that cannot be opened without them. By name, so no run may have
+    /// access to where it is any more.
+    pub fn unlock_directory(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        match parent.metadata(Path::new(name))?.kind() {
+            EntryKind::Directory => Ok(chmodat(&parent, name, Mode::RWXU, AtFlags::empty())?),
+            _ => Err(io::ErrorKind::NotADirectory.into()),
+        }
     }
 
     /// Gives a file another name.

@@ -156,7 +156,7 @@ impl Layer {
     ) -> Result<Self, LayerError> {
         let (run, name) = own_parent(directory)?;
         let overlay = run.directory(&name).map_err(failed(directory))?;
-        let upper = overlay.directory(Path::new("upper")).map_err(failed(directory))?;
+        let upper = open_upper(&overlay).map_err(failed(directory))?;
         let (marked, marker_name) = own_parent(marker)?;
         let began = marked.metadata(&marker_name).map_err(failed(marker))?;
         let read = |source| LayerError::Read { path: directory.to_owned(), source };
@@ -220,6 +220,16 @@ impl Layer {
         let (run, name) = own_parent(directory)?;
         remove(&run, &name)
     }
+}
+
+/// Opens what a run wrote. Its root is made accessible again if the run took the user's own right to it; the permissions of the
+/// workspace's root are not applied.
+fn open_upper(overlay: &Directory) -> io::Result<Directory> {
+    let name = Path::new("upper");
+    if overlay.metadata(name)?.permissions() & 0o700 != 0o700 {
+        overlay.unlock_directory(name)?;
+    }
+    overlay.directory(name)
 }
 
 /// A half-removed overlay must not be taken for a whole one, so it gets another name first.
