@@ -418,3 +418,44 @@ fn an_import_does_not_write_through_links() {
     );
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
 }
+
+/// A run that takes away the user's own rights to its workspace is told of, and nothing of its work is lost.
+#[test]
+fn a_workspace_that_a_run_shuts_is_reported_and_its_commits_are_kept() {
+    for shut in [".", ".git", "inner"] {
+        let place = Place::new();
+        repository(&place.work());
+        fs::create_dir(place.work().join("inner")).unwrap();
+        let place = place.of_user(65533);
+        let ran = exec(
+            &place,
+            &format!("git -c user.name=a -c user.email=a@b commit -q --allow-empty -m kept; chmod 0 {shut}"),
+        );
+        let log = || git(&place.work(), &["-c", "safe.directory=*", "log", "-1", "--format=%s"]).1;
+        if !log().contains("kept") {
+            assert!(
+                ran.stderr.contains("were not imported") && ran.stderr.contains("ringfence apply"),
+                "{}",
+                ran.stderr
+            );
+        }
+        let run = place.run(&["runs", "show", "last", "--json"]).json()["result"]["run"].clone();
+        let next = exec(&place, "echo fine");
+        let told = next.stderr.contains("Permission denied") || next.stderr.contains("cannot be searched");
+        assert!(
+            next.stdout == "fine\n" || (next.code() != 0 && told),
+            "{shut}: {} {}",
+            next.stdout,
+            next.stderr
+        );
+        for directory in [".", ".git", "inner"] {
+            let at = place.work().join(directory);
+            fs::set_permissions(at, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        exec(&place, "echo fine").expect_code(0);
+        if !log().contains("kept") {
+            let applied = place.run(&["apply", run.as_str().unwrap()]);
+            assert!(log().contains("kept"), "{shut}: {} {}", applied.stdout, applied.stderr);
+        }
+    }
+}

@@ -285,3 +285,60 @@ fn directories_that_a_path_of_hooks_leaves_again_stay_in_place() {
         assert_eq!(work.join("tools/git").exists(), exists, "{}", ran.stderr);
     }
 }
+
+fn notices(place: &Place) -> Vec<String> {
+    let shown = place.run(&["runs", "show", "last", "--json"]).json();
+    let list = shown["record"]["notices"].as_array().cloned().unwrap_or_default();
+    list.iter().map(|notice| notice.as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// Many repositories, each with as much as it can name, neither slow a later start nor drown what it says, and those that were
+/// there before are still protected.
+#[test]
+fn many_planted_repositories_cost_a_later_run_little() {
+    let place = Place::new();
+    repository(&place.work());
+    let own = place.work().join("zz-own");
+    repository(&own);
+    assert!(git(&own, &["config", "core.hooksPath", "tools"]).0);
+    fs::create_dir(own.join("tools")).unwrap();
+    let script = "i=0; while [ $i -lt 1000 ]; do echo \"[core] hooksPath = h$i\"; echo \"[include] path = ../../i$i\"; i=$((i+1)); done > big; \
+         for n in $(seq 1 1500); do mkdir -p a$n/.git/objects a$n/.git/refs; echo 'ref: refs/heads/x' > a$n/.git/HEAD; ln big a$n/.git/config; done";
+    exec(&place, script).expect_code(0);
+    let began = std::time::Instant::now();
+    let ran = exec(&place, "echo evil > zz-own/tools/pre-commit");
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    assert_ne!(ran.code(), 125, "{}", ran.stderr);
+    assert!(!own.join("tools/pre-commit").exists(), "the user's own repository comes first: {}", ran.stderr);
+    let notices = notices(&place);
+    assert!(notices.len() < 60, "{} {notices:?}", notices.len());
+    assert!(notices.iter().all(|notice| notice.len() < 2000), "{notices:?}");
+    assert!(
+        notices.iter().any(|notice| notice.contains("not all protected, there are too many")),
+        "{notices:?}"
+    );
+}
+
+/// What a planted repository includes elsewhere is not opened, so it cannot hold a later start.
+#[test]
+fn a_planted_repository_has_no_other_file_of_the_user_read() {
+    let place = Place::new();
+    repository(&place.work());
+    let private = place.home().join("private.inc");
+    fs::write(&private, "[core]\n\thooksPath = leaked-name\n").unwrap();
+    let script = format!(
+        "git init -q x; git -C x config include.path {0}; git init -q y; ln -s {0} y/link; git -C y config include.path ../link",
+        private.display()
+    );
+    exec(&place, &script).expect_code(0);
+    let read = |place: &Place| {
+        fs::metadata(&private).map(|data| data.accessed().unwrap()).ok().filter(|_| place.work().exists())
+    };
+    let before = read(&place);
+    exec(&place, "mkdir -p x/leaked-name y/leaked-name; echo 1 > x/leaked-name/f; echo 1 > y/leaked-name/f")
+        .expect_code(0);
+    assert_eq!(read(&place), before);
+    let notices = notices(&place);
+    assert!(!notices.iter().any(|notice| notice.contains("leaked-name")), "{notices:?}");
+}

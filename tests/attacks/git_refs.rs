@@ -296,3 +296,92 @@ fn commits_in_an_overlay_are_shown_and_its_files_are_reported() {
     let applied = place.run(&["apply", "last"]).expect_code(0);
     assert!(applied.stderr.contains("programs execute: sub/.envrc"), "{} {}", applied.stdout, applied.stderr);
 }
+
+fn told(place: &Place) -> String {
+    place.run(&["runs", "show", "last", "--json"]).stdout
+}
+
+#[test]
+fn what_is_not_taken_over_is_said() {
+    for (script, part) in [
+        (
+            "git update-ref -d refs/heads/main",
+            "checked out was deleted by the run and is still there: refs/heads/main",
+        ),
+        ("git stash drop -q", "the stash that the run dropped is still there"),
+        ("git update-ref refs/other/x HEAD", "not taken over: refs/other/x"),
+        ("git config user.name evil", "changes of git's configuration by the run were not taken over"),
+        ("git merge -q --no-commit --no-ff side", "did not end is not taken over: "),
+        ("git worktree add -q /tmp/other", "linked worktrees that the run added"),
+        ("rm .git/packed-refs", "still there: refs/heads/"),
+        (
+            "n=$(printf %0200d 0); git pack-refs --all; for i in 1 2 3 4 5 6; do l=$l/$n; done; echo \"$(git rev-parse HEAD) refs/heads$l\" >> .git/packed-refs",
+            "1 refs of the run were not taken over",
+        ),
+    ] {
+        let place = Place::new();
+        let work = place.work();
+        repository(&work);
+        assert!(git(&work, &["checkout", "-q", "-b", "side"]).0);
+        assert!(git(&work, &["commit", "-q", "--allow-empty", "-m", "side"]).0);
+        assert!(git(&work, &["checkout", "-q", "main"]).0);
+        fs::write(work.join("file"), "2\n").unwrap();
+        assert!(git(&work, &["stash", "-q"]).0);
+        let main = commit_of(&work, "main");
+        let ran = exec(
+            &place,
+            &format!(
+                "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; {script}"
+            ),
+        );
+        assert!(ran.stderr.contains(part), "{script}: {}", ran.stderr);
+        assert_eq!(commit_of(&work, "refs/heads/main"), main, "{script}");
+        assert!(git(&work, &["stash", "list"]).1.contains("WIP"), "{script}");
+        exec(&place, "git log -1").expect_code(0);
+    }
+}
+
+/// No run leaves a repository in which later runs have no git.
+#[test]
+fn refs_and_indexes_that_a_later_start_refuses_are_kept_aside() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    // As many as earlier runs could have left.
+    let id = commit_of(&work, "main");
+    fs::create_dir(work.join(".git/refs/heads/many")).unwrap();
+    for number in 0..9_990 {
+        fs::write(work.join(format!(".git/refs/heads/many/{number}")), format!("{id}\n")).unwrap();
+    }
+    let deep = (0..60).map(|_| "d").collect::<Vec<_>>().join("/");
+    let script = format!(
+        "for n in $(seq 1 30); do echo \"create refs/heads/new$n HEAD\"; done | git update-ref --stdin; \
+         git pack-refs --all; echo \"$(git rev-parse HEAD) refs/tags/{deep}\" >> .git/packed-refs; {COMMIT} --allow-empty -m later"
+    );
+    let ran = exec(&place, &script).expect_code(0);
+    assert!(ran.stderr.contains("the repository has too many refs"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("its name has too many parts"), "{}", ran.stderr);
+    let result = result(&place);
+    let kept = find(&result["git_refs"], "name", "refs/heads/new9")["kept_as"].as_str().unwrap().to_owned();
+    assert_eq!(commit_of(&work, &kept), id);
+    assert_ne!(commit_of(&work, "main"), id, "what exists is moved");
+    exec(&place, "git log -1 && git for-each-ref refs/heads/many/1").expect_code(0);
+}
+
+#[test]
+fn a_file_that_several_refs_bring_is_reported_with_all_of_them() {
+    let place = Place::new();
+    repository(&place.work());
+    let script = format!(
+        "blob=$(echo evil | git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$blob,.envrc; {COMMIT} -m x; \
+         git branch other; git tag v1"
+    );
+    let ran = exec(&place, &script).expect_code(0);
+    let result = result(&place);
+    let file = find(&result["executed_later"], "path", ".envrc");
+    assert_eq!(file["git_ref"], "refs/heads/main", "{result}");
+    for name in ["refs/heads/other", "refs/tags/v1"] {
+        assert!(file["more_git_refs"].to_string().contains(name), "{result}");
+    }
+    assert!(ran.stderr.contains("in commits of refs/heads/main and "), "{} {}", ran.stderr, told(&place));
+}

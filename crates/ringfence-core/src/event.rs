@@ -223,6 +223,9 @@ pub struct ExecutedLater {
     /// The ref whose commits hold it, if a commit of the run changed it; `index` if the run only staged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<String>,
+    /// Other refs whose commits hold it too, at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_git_refs: Vec<String>,
 }
 
 /// A file that an agent named in its last word.

@@ -30,11 +30,18 @@ pub struct ExecutedFile {
     pub path: PathBuf,
     /// The ref whose commits hold it, if a commit of the run changed it; `index` if the run only staged it.
     pub git_ref: Option<String>,
+    /// Other refs whose commits hold it too.
+    pub more_git_refs: Vec<String>,
 }
 
 impl From<ExecutedFile> for ExecutedLater {
     fn from(file: ExecutedFile) -> Self {
-        Self { path: shown(&file.path).into(), why: file.by.describe().to_owned(), git_ref: file.git_ref }
+        Self {
+            path: shown(&file.path).into(),
+            why: file.by.describe().to_owned(),
+            git_ref: file.git_ref,
+            more_git_refs: file.more_git_refs,
+        }
     }
 }
 
@@ -140,6 +147,7 @@ impl Trees {
                 by: file.by,
                 path: tree.prefix.join(file.path),
                 git_ref: None,
+                more_git_refs: Vec::new(),
             });
             files.extend(found);
         }
@@ -173,7 +181,10 @@ pub(crate) fn merge(
 ) -> (Vec<ExecutedLater>, Option<String>) {
     for commit in commits {
         match files.iter_mut().find(|file| file.path == commit.path) {
-            Some(known) => known.git_ref = known.git_ref.take().or(commit.git_ref),
+            Some(known) if known.git_ref.is_none() => {
+                (known.git_ref, known.more_git_refs) = (commit.git_ref, commit.more_git_refs);
+            }
+            Some(_) => {}
             None => files.push(commit),
         }
     }
@@ -192,7 +203,8 @@ pub fn notice(files: &[ExecutedLater]) -> Option<String> {
         let commits = match file.git_ref.as_deref() {
             None => String::new(),
             Some(INDEX) => ", in git's index".to_owned(),
-            Some(name) => format!(", in commits of {name}"),
+            Some(name) if file.more_git_refs.is_empty() => format!(", in commits of {name}"),
+            Some(name) => format!(", in commits of {name} and {} other refs", file.more_git_refs.len()),
         };
         format!("{} ({}{commits})", file.path, file.why)
     });
@@ -220,7 +232,7 @@ mod tests {
     use super::{ExecutedFile, merge, notice};
 
     fn file(by: ExecutedBy, path: &str, git_ref: Option<&str>) -> ExecutedFile {
-        ExecutedFile { by, path: path.into(), git_ref: git_ref.map(str::to_owned) }
+        ExecutedFile { by, path: path.into(), git_ref: git_ref.map(str::to_owned), more_git_refs: Vec::new() }
     }
 
     #[test]

@@ -98,6 +98,7 @@ impl ImportedRefs {
             by: file.by,
             path: tree.join(file.path),
             git_ref: Some(file.git_ref),
+            more_git_refs: file.more_refs,
         });
         self.executed.extend(executed);
         self.refs.extend(imported.refs.into_iter().map(of));

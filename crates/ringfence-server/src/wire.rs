@@ -450,11 +450,19 @@ pub(crate) struct ExecutedLater {
     /// The ref whose commits hold it, if a commit of the run changed it; `index` if the run only staged it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) git_ref: Option<String>,
+    /// Other refs whose commits hold it too, at most 8.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) more_git_refs: Vec<String>,
 }
 
 impl From<event::ExecutedLater> for ExecutedLater {
     fn from(file: event::ExecutedLater) -> Self {
-        Self { path: file.path.to_string(), why: file.why, git_ref: file.git_ref }
+        Self {
+            path: file.path.to_string(),
+            why: file.why,
+            git_ref: file.git_ref,
+            more_git_refs: file.more_git_refs,
+        }
     }
 }
 

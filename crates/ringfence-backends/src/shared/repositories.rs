@@ -22,8 +22,6 @@ use super::survey::{Survey, add, writes};
 const GUEST_PARTS: &str = "/.ringfence/git";
 /// Most repositories that get a private git directory; others are read-only.
 const MAX_PRIVATE: usize = 8;
-/// Most bytes of indexes that are copied for one run.
-const MAX_INDEX_BYTES: u64 = 256 << 20;
 /// Most repositories below the workspace whose configuration is read.
 const MAX_CONFIGURED: usize = 256;
 /// Most of them that are looked at at all; the git directories of others are hidden.
@@ -93,7 +91,7 @@ pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
 /// run may have left the repository so.
 pub(crate) fn make(request: &Request, survey: &mut Survey, owner: Option<(u32, u32)>) -> io::Result<()> {
     let denied = request.policy.files.denied().unwrap_or_else(|_| GlobSet::empty());
-    let mut index_budget = MAX_INDEX_BYTES;
+    let mut index_budget = git::MAX_INDEX_BYTES;
     for (number, mount) in survey.git.iter().enumerate() {
         let Some(place) = place(request, number) else { continue };
         fs::create_dir_all(&place)?;

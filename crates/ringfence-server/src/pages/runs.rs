@@ -128,7 +128,7 @@ fn summary(view: &RunView) -> Markup {
             @if !result.executed_later.is_empty() {
                 h3 { "Files that programs execute later" }
                 ul.list { @for file in &result.executed_later { li {
-                    code { (file.path) } " " small { (file.why) @if let Some(git_ref) = &file.git_ref { " · in git: " code { (git_ref) } } }
+                    code { (file.path) } " " small { (file.why) @if let Some(git_ref) = &file.git_ref { " · in git: " code { (git_ref) } @for git_ref in &file.more_git_refs { ", " code { (git_ref) } } } }
                 } } }
             }
             @if !result.git_refs.is_empty() {

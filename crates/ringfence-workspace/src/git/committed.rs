@@ -22,6 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
 /// Commits of which a stash is made: of what it was made on, of the index, of untracked files.
 const STASH_PARENTS: usize = 3;
+/// Most refs that are named of one file besides the first one.
+const MAX_MORE_REFS: usize = 8;
 /// What stands for the index in the place of a ref.
 pub const INDEX: &str = "index";
 /// Refs whose files have no names of the user's.
@@ -37,6 +39,8 @@ const EMPTY_TREE: [&str; 2] = [
 pub struct Committed {
     /// The ref that leads to it, or [`INDEX`].
     pub git_ref: String,
+    /// Other refs that lead to it too, eight at most.
+    pub more_refs: Vec<String>,
     /// Its path, from the working tree.
     pub path: PathBuf,
     /// What executes it.
@@ -158,13 +162,22 @@ struct Files<'a> {
 
 impl Files<'_> {
     fn add(&mut self, path: &Path, git_ref: &str) {
-        if path.as_os_str().is_empty() || self.known.contains_key(path) {
+        if path.as_os_str().is_empty() {
+            return;
+        }
+        if let Some((_, file)) = self.known.get_mut(path) {
+            let is_known = file.git_ref == git_ref || file.more_refs.iter().any(|known| known == git_ref);
+            // The index mostly holds what was committed from it.
+            if !is_known && git_ref != INDEX && file.more_refs.len() < MAX_MORE_REFS {
+                file.more_refs.push(git_ref.to_owned());
+            }
             return;
         }
         let named = self.configured.leads_to(path);
         if let Some(by) = named.then_some(ExecutedBy::Git).or_else(|| executed_by(path)) {
-            let file = Committed { git_ref: git_ref.to_owned(), path: path.to_owned(), by };
-            self.known.insert(path.to_owned(), (named, file));
+            let (git_ref, path) = (git_ref.to_owned(), path.to_owned());
+            let file = Committed { git_ref, more_refs: Vec::new(), path, by };
+            self.known.insert(file.path.clone(), (named, file));
         }
     }
 }

@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 use super::committed::{self, Committed, Configured};
 use super::confine;
 use super::indirect::{Budget, Located, Reach, linked_hooks, locate};
-use super::private::Start;
+use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
 use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
 use super::{Configuration, GitError, PRIVATE, START, START_REFS, Stamp, lexical};
@@ -38,10 +38,21 @@ const MAX_EXCLUDED: usize = 1000;
 const NAMESPACES: [&str; 4] = ["refs/heads/", "refs/tags/", "refs/notes/", "refs/remotes/"];
 pub(super) const STASH: &str = "refs/stash";
 const TAGS: &str = "refs/tags/";
+/// Bytes of a line of `packed-refs` without the name.
+const OBJECT_LINE_BYTES: usize = 66;
 /// Most refs that a run may change.
 const MAX_CHANGED_REFS: usize = 1000;
-/// Longest index that is looked at.
-const MAX_INDEX_BYTES: u64 = 512 << 20;
+/// Most bytes of the names of these refs together.
+const MAX_CHANGED_BYTES: usize = 256 << 10;
+/// Most bytes by which a run may let the index grow.
+const MAX_INDEX_GROWTH_BYTES: u64 = 64 << 20;
+/// Most names that a notice lists, and the most characters of each.
+const MAX_NAMED: usize = 5;
+const MAX_NAME_CHARACTERS: usize = 100;
+/// Most notices of an import.
+const MAX_NOTICES: usize = 32;
+/// Most names of a private git directory that are looked at.
+const MAX_LISTED: usize = 10_000;
 /// The copy of the private index in the quarantine.
 const INDEX: &str = "private-index";
 /// How much of `refs` and `logs` is looked at.
@@ -104,19 +115,20 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
         return Ok(Imported::default());
     }
     let start = read_start(&place)?;
-    let private = place.directory(Path::new(PRIVATE)).map_err(|source| made(import.place, source))?;
+    let private = open_private(&place).map_err(|source| made(import.place, source))?;
     let seen = Seen::look(&place, &private, &start)?;
     if !seen.is_changed() {
-        return Ok(Imported::default());
+        return Ok(Imported { notices: seen.notices, ..Imported::default() });
     }
-    if seen.refs.len() > MAX_CHANGED_REFS {
+    let name_bytes: usize = seen.refs.iter().map(|change| change.name.len()).sum();
+    if seen.refs.len() > MAX_CHANGED_REFS || name_bytes > MAX_CHANGED_BYTES {
         return Err(GitError::TooManyRefs);
     }
     let program = (import.find_git)().ok_or(GitError::NoGit)?;
     let program = program.as_path();
     let real = Directory::open_known(&start.common, start.common_id)?;
     let own_directory = real.directory(&start.own_prefix()).map_err(|source| made(&start.common, source))?;
-    refuse_links(&real)?;
+    let loose = refuse_links(&real)?;
     refuse_links(&own_directory)?;
     if start.worktree.is_none() && real.metadata(Path::new("commondir")).is_ok() {
         return Err(GitError::Link(PathBuf::from("commondir")));
@@ -146,6 +158,8 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
         real: real_git,
         clean: git(quarantine.directory.clone(), quarantine.directory.clone(), None),
         own: &own_directory,
+        common: &real,
+        loose,
     };
     quarantine.index_packs(&importer.clean)?;
     importer.import()
@@ -155,7 +169,7 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
 pub fn has_commits(place: &Path) -> Result<bool, GitError> {
     let place_directory = Directory::open(place)?;
     let start = read_start(&place_directory)?;
-    let private = place_directory.directory(Path::new(PRIVATE)).map_err(|source| made(place, source))?;
+    let private = open_private(&place_directory).map_err(|source| made(place, source))?;
     let seen = Seen::look(&place_directory, &private, &start)?;
     Ok(seen.head_changed || !seen.refs.is_empty())
 }
@@ -191,6 +205,20 @@ pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Resu
     git.run(&["update-ref", "--stdin"], Input::Text(lines.into_bytes())).map(drop)
 }
 
+/// Opens the private git directory of a run that is over, also if the run took the user's own rights to it or to its parts.
+fn open_private(place: &Directory) -> io::Result<Directory> {
+    for part in ["", "objects", "refs", "refs/heads", "refs/tags"] {
+        let path = Path::new(PRIVATE).join(part);
+        let is_shut = |data: crate::Metadata| {
+            data.kind() == EntryKind::Directory && data.permissions() & 0o700 != 0o700
+        };
+        if place.metadata(&path).is_ok_and(is_shut) {
+            place.unlock_directory(&path)?;
+        }
+    }
+    place.directory(Path::new(PRIVATE))
+}
+
 /// The name of a directory that is held open, in this process.
 fn held_path(directory: &Directory) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), directory.as_fd().as_raw_fd()).into()
@@ -210,10 +238,11 @@ fn made(path: &Path, source: io::Error) -> GitError {
     GitError::Make { path: path.to_owned(), source }
 }
 
-/// Refuses a git directory in which git would write through a link: an earlier run may have made it.
-fn refuse_links(git: &Directory) -> Result<(), GitError> {
+/// Refuses a git directory in which git would write through a link: an earlier run may have made it. Returns how many loose
+/// refs there are, with the directories between them, as far as a later start counts them.
+fn refuse_links(git: &Directory) -> Result<usize, GitError> {
     let failed = |source| GitError::Make { path: PathBuf::from(".git"), source };
-    let mut link = None;
+    let (mut link, mut loose) = (None, 0);
     for part in [".", "objects"] {
         let Ok(directory) = git.directory(Path::new(part)) else { continue };
         let entries = directory.entries(usize::MAX).map_err(failed)?;
@@ -226,13 +255,15 @@ fn refuse_links(git: &Directory) -> Result<(), GitError> {
             if visit.kind == EntryKind::Link && link.is_none() {
                 link = Some(Path::new(part).join(visit.path));
             }
+            let is_kept = || Path::new(part).join(visit.path).starts_with(KEPT);
+            loose += usize::from(part == "refs" && !is_kept());
             Next::Enter
         });
         if unvisited.map_err(failed)? != Unvisited::default() {
             return Err(GitError::TooManyRefs);
         }
     }
-    link.map_or(Ok(()), |path| Err(GitError::Link(path)))
+    link.map_or(Ok(loose), |path| Err(GitError::Link(path)))
 }
 
 /// Root imports into another user's repository as that user.
@@ -276,6 +307,8 @@ struct Seen {
     before: Refs,
     /// State files that are gone.
     ended: Vec<String>,
+    /// What is not taken over.
+    notices: Vec<String>,
 }
 
 impl Seen {
@@ -284,15 +317,16 @@ impl Seen {
             |path: &Path| private.file(path).ok().and_then(|file| Some(Stamp::of(&file.metadata().ok()?)));
         let prefix = start.prefix();
         let head = private.read_text(&prefix.join("HEAD"), MAX_HEAD_BYTES).ok();
-        let loose = refs::read_loose(private)?;
+        let refs::Listed { refs: loose, passed_over } = refs::read_loose(private)?;
         let is_new = |(name, value): &(&String, &RefValue)| match value {
             RefValue::Symbolic(to) => {
                 !start.symbolic.iter().any(|(known, target)| known == *name && target == to)
             }
             RefValue::Object(_) => true,
         };
-        let refs_changed =
-            stamp(Path::new("packed-refs")) != start.private_refs || loose.iter().any(|entry| is_new(&entry));
+        let refs_changed = passed_over > 0
+            || stamp(Path::new("packed-refs")) != start.private_refs
+            || loose.iter().any(|entry| is_new(&entry));
         let mut seen = Self {
             head_changed: head.as_deref().map(str::trim) != Some(start.head.trim()),
             head: head.as_deref().and_then(refs::parse_value),
@@ -300,22 +334,112 @@ impl Seen {
             refs: Vec::new(),
             before: Refs::new(),
             ended: Vec::new(),
+            notices: Vec::new(),
         };
         if refs_changed || seen.head_changed || seen.index_changed {
-            seen.before = refs::read_packed(place, Path::new(START_REFS))?;
-            seen.refs = if refs_changed { changes(&seen.before, &refs::read(private)?) } else { Vec::new() };
-            // A run that lost the file of all refs did not mean to delete them.
-            let whole = private.file(Path::new("packed-refs")).is_ok();
-            seen.refs.retain(|change| change.to.is_some() || (whole && !start.is_head(&change.name)));
+            seen.before = refs::read_packed(place, Path::new(START_REFS))?.refs;
+            if refs_changed {
+                seen.look_at_refs(private, start)?;
+            }
             let gone = |name: &&String| private.metadata(&prefix.join(name)).is_err();
             seen.ended = start.state_files.iter().filter(gone).cloned().collect();
         }
+        seen.notices.extend(left_behind(private, start, stamp(Path::new(CONFIG))));
         Ok(seen)
+    }
+
+    /// Compares the refs with those of the start, and says which changes are not taken over.
+    fn look_at_refs(&mut self, private: &Directory, start: &Start) -> Result<(), GitError> {
+        let refs::Listed { refs: after, passed_over } = refs::read(private)?;
+        if passed_over > 0 {
+            self.notices.push(format!(
+                "{passed_over} refs of the run were not taken over: their names are too long, too deep or no text"
+            ));
+        }
+        let others = |(name, value): &(&String, &RefValue)| match value {
+            RefValue::Object(_) => !is_taken_over(name) && self.before.get(*name) != Some(value),
+            RefValue::Symbolic(to) => {
+                !start.symbolic.iter().any(|(known, target)| known == *name && target == to)
+            }
+        };
+        let others: Vec<&str> = after.iter().filter(others).map(|(name, _)| name.as_str()).collect();
+        self.notices.extend(listed("refs of a kind that is not taken over", &others));
+        if self.before.contains_key(STASH) && !after.contains_key(STASH) {
+            self.notices.push("the stash that the run dropped is still there".into());
+        }
+        self.refs = changes(&self.before, &after);
+        // A run that lost the file of all refs did not mean to delete them.
+        let whole = private.file(Path::new("packed-refs")).is_ok();
+        let (stay, deleted): (Vec<RefChange>, Vec<RefChange>) = std::mem::take(&mut self.refs)
+            .into_iter()
+            .partition(|change| change.to.is_some() || (whole && !start.is_head(&change.name)));
+        let names: Vec<&str> = deleted.iter().map(|change| change.name.as_str()).collect();
+        self.notices.extend(match whole {
+            true => {
+                listed("the branch that is checked out was deleted by the run and is still there", &names)
+            }
+            false => listed("refs were lost with the run's packed-refs and are still there", &names),
+        });
+        self.refs = stay;
+        Ok(())
     }
 
     fn is_changed(&self) -> bool {
         self.head_changed || self.index_changed || !self.refs.is_empty()
     }
+}
+
+/// Other things that a run made in its private git directory and that go with it. `config` is its configuration.
+fn left_behind(private: &Directory, start: &Start, config: Option<Stamp>) -> Vec<String> {
+    let mut notices = Vec::new();
+    if start.private_config.is_some() && config != start.private_config {
+        notices.push("changes of git's configuration by the run were not taken over".to_owned());
+    }
+    let own = if start.worktree.is_some() { private.directory(&start.prefix()).ok() } else { None };
+    let names = own.as_ref().unwrap_or(private).entries(MAX_LISTED).unwrap_or_default();
+    let is_new =
+        |name: &str| STATE_FILES.contains(&name) && !start.state_files.iter().any(|known| known == name);
+    let begun: Vec<&str> = names
+        .iter()
+        .filter_map(|entry| entry.name.to_str())
+        .filter(|name| is_new(name) || matches!(*name, "rebase-merge" | "rebase-apply" | "BISECT_LOG"))
+        .collect();
+    notices.extend(listed("what the run began in git and did not end is not taken over", &begun));
+    let is_directory =
+        |name: &str| names.iter().any(|entry| entry.name == name && entry.kind == EntryKind::Directory);
+    if start.worktree.is_none() && is_directory("worktrees") {
+        notices.push("linked worktrees that the run added were not taken over".to_owned());
+    }
+    if is_directory("modules") {
+        notices.push("git directories of submodules that the run made were not taken over".to_owned());
+    }
+    notices
+}
+
+/// A run can change many refs, each of which may be worth a notice.
+fn bound_notices(notices: &mut Vec<String>) {
+    let more = notices.len().saturating_sub(MAX_NOTICES);
+    if more > 0 {
+        notices.truncate(MAX_NOTICES);
+        notices.push(format!(
+            "{more} more notices about git are not shown; `ringfence runs show` lists all refs"
+        ));
+    }
+}
+
+/// A notice with the first few of many names.
+fn listed(what: &str, names: &[&str]) -> Option<String> {
+    let more = match names.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let short = |name: &&str| name.chars().take(MAX_NAME_CHARACTERS).collect::<String>();
+    let named: Vec<String> = names.iter().take(MAX_NAMED).map(short).collect();
+    (!names.is_empty()).then(|| format!("{what}: {}{more}", named.join(", ")))
+}
+
+fn is_taken_over(name: &str) -> bool {
+    name == STASH || NAMESPACES.iter().any(|space| name.starts_with(space))
 }
 
 /// Refs that name other objects than before, as far as they are taken over.
@@ -325,8 +449,7 @@ fn changes(before: &Refs, after: &Refs) -> Vec<RefChange> {
         _ => None,
     };
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let ours = names.into_iter();
-    let ours = ours.filter(|name| *name == STASH || NAMESPACES.iter().any(|space| name.starts_with(space)));
+    let ours = names.into_iter().filter(|name| is_taken_over(name));
     let change = |name: &String| {
         let (from, to) = (id(before, name), id(after, name));
         // A stash that was dropped inside stays on the host: its older entries are in the reflog alone.
@@ -413,7 +536,7 @@ impl Quarantine {
     fn take_index(&self, private: &Directory, prefix: &Path) -> io::Result<()> {
         let Ok(index) = private.file(&prefix.join("index")) else { return Ok(()) };
         let mut copy = OpenOptions::new().write(true).create_new(true).open(self.directory.join(INDEX))?;
-        io::copy(&mut index.take(MAX_INDEX_BYTES), &mut copy).map(drop)
+        io::copy(&mut index.take(MAX_INDEX_BYTES + 1), &mut copy).map(drop)
     }
 
     fn take_shared_indexes(&self, private: &Directory, prefix: &Path) -> io::Result<()> {
@@ -508,11 +631,15 @@ struct Importer<'a> {
     clean: Git<'a>,
     /// The real git directory of the working tree.
     own: &'a Directory,
+    /// The common one.
+    common: &'a Directory,
+    /// Number of loose refs and directories of refs that it has.
+    loose: usize,
 }
 
 impl Importer<'_> {
     fn import(&self) -> Result<Imported, GitError> {
-        let mut done = Imported::default();
+        let mut done = Imported { notices: self.seen.notices.clone(), ..Imported::default() };
         let index = match self.seen.index_changed {
             true => self.read_indexes().unwrap_or_else(|error| {
                 done.notices.push(format!("the index was not taken over: {error}"));
@@ -533,6 +660,7 @@ impl Importer<'_> {
         }
         self.end_states(&done);
         self.find_executed(&staged, &mut done);
+        bound_notices(&mut done.notices);
         Ok(done)
     }
 
@@ -653,12 +781,18 @@ impl Importer<'_> {
     }
 
     fn move_refs(&self, done: &mut Imported) {
+        let mut room = self.room();
         for change in &self.seen.refs {
             if Instant::now() >= self.real.deadline {
                 done.notices.push("not all refs were moved: it took too long".into());
                 return;
             }
             let mut change = change.clone();
+            if let Err(why) = self.take_room(&change, &mut room) {
+                self.keep_new(&mut change, &why, done);
+                done.refs.push(change);
+                continue;
+            }
             let old = self.loses_commits(&change).then(|| self.kept_name(BEFORE, &change.name));
             match self.update(&change, old.as_deref()) {
                 Ok(()) => change.from_kept_as = old,
@@ -666,6 +800,32 @@ impl Importer<'_> {
             }
             done.refs.push(change);
         }
+    }
+
+    /// How many refs may be added, and bytes of their text, so that a later start still reads all of them. What a run adds
+    /// takes at most half of it: the rest is the user's.
+    fn room(&self) -> (usize, usize) {
+        let text = refs::packed_text(&self.seen.before).len();
+        ((refs::MAX_LOOSE / 2).saturating_sub(self.loose), (refs::MAX_TEXT_BYTES / 2).saturating_sub(text))
+    }
+
+    /// Refuses a ref that a later start would not read, or that would have it refuse all.
+    fn take_room(&self, change: &RefChange, (entries, bytes): &mut (usize, usize)) -> Result<(), String> {
+        let name = Path::new(&change.name);
+        if change.to.is_none() {
+            return Ok(());
+        }
+        if !refs::is_read_loose(&change.name) {
+            return Err("its name has too many parts".to_owned());
+        }
+        let is_new = |path: &&Path| !path.as_os_str().is_empty() && self.common.metadata(path).is_err();
+        let needed = name.ancestors().filter(is_new).count();
+        let text = if change.from.is_none() { name.as_os_str().len() + OBJECT_LINE_BYTES } else { 0 };
+        if needed > *entries || text > *bytes {
+            return Err("the repository has too many refs; `git pack-refs --all` makes room".to_owned());
+        }
+        (*entries, *bytes) = (*entries - needed, *bytes - text);
+        Ok(())
     }
 
     /// Whether nothing would name the old commits any more once a ref is changed. The stash has them in its reflog.
@@ -723,6 +883,11 @@ impl Importer<'_> {
         let moved = match &self.seen.head {
             _ if self.head().as_deref().map(str::trim) != Some(self.start.head.trim()) => {
                 Err("HEAD changed meanwhile".to_owned())
+            }
+            Some(RefValue::Symbolic(name))
+                if done.refs.iter().any(|change| change.name == *name && change.kept_as.is_some()) =>
+            {
+                Err(format!("{name} is kept under another name"))
             }
             Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => {
                 let words = ["symbolic-ref", "-m", &self.message(), "HEAD", name];
@@ -791,6 +956,10 @@ impl Importer<'_> {
             let lines = printed.split(|byte| *byte == 0).filter(|line| !line.is_empty());
             Ok(lines.map(IndexEntry::parse).collect())
         };
+        let bytes = fs::metadata(&private).map_or(0, |data| data.len());
+        if bytes > MAX_INDEX_BYTES {
+            return Err(GitError::IndexTooLarge { bytes, limit: MAX_INDEX_BYTES });
+        }
         let unsound =
             || GitError::Git { command: "ls-files".into(), message: "it has an unusable entry".into() };
         let after = list(&Git { index: Some(private), ..self.clean.clone() })?.ok_or_else(unsound)?;
@@ -818,6 +987,13 @@ impl Importer<'_> {
         let git = Git { index: Some(fresh.clone()), ..self.clean.clone() };
         let words = ["update-index", "-z", "--index-info"];
         git.run(&words, Input::Text(lines)).map_err(|error| error.to_string())?;
+        // What a later start would not copy would leave later runs without git.
+        let bytes = fs::metadata(&fresh).map_err(|error| error.to_string())?.len();
+        let before = index.real_stamp.map_or(0, |stamp| stamp.length);
+        let limit = MAX_INDEX_BYTES.min(before.saturating_add(MAX_INDEX_GROWTH_BYTES));
+        if bytes > limit {
+            return Err(GitError::IndexTooLarge { bytes, limit }.to_string());
+        }
         self.put_index(&fresh, index).map_err(|error| error.to_string())
     }
 

@@ -27,6 +27,8 @@ use crate::{Directory, EntryKind, read_bounded};
 const MAX_LOG_BYTES: u64 = 4 << 20;
 /// Longest other file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Most bytes of indexes that are copied for one run, so most bytes of one that is taken over.
+pub const MAX_INDEX_BYTES: u64 = 256 << 20;
 /// Most parts of a split index, and most names that are searched for them.
 const MAX_SHARED_INDEXES: usize = 8;
 const MAX_LISTED: usize = 10_000;
@@ -36,8 +38,10 @@ pub(crate) const STATE_FILES: [&str; 7] =
     ["MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "AUTO_MERGE", "SQUASH_MSG"];
 /// Other files of the git directory of a working tree that are copied.
 const OWN_FILES: [&str; 4] = ["HEAD", "ORIG_HEAD", "FETCH_HEAD", "config.worktree"];
+/// The configuration.
+pub(crate) const CONFIG: &str = "config";
 /// Files of the common git directory that are copied.
-const COMMON_FILES: [&str; 4] = ["config", "shallow", "info/attributes", "info/sparse-checkout"];
+const COMMON_FILES: [&str; 4] = [CONFIG, "shallow", "info/attributes", "info/sparse-checkout"];
 /// Directories of the common git directory that are seen read-only.
 const SHARED: [&str; 3] = ["hooks", "modules", "lfs"];
 
@@ -58,6 +62,9 @@ pub(crate) struct Start {
     pub(crate) private_index: Option<Stamp>,
     /// The private `packed-refs`, as it was made.
     pub(crate) private_refs: Option<Stamp>,
+    /// The private configuration, as it was made.
+    #[serde(default)]
+    pub(crate) private_config: Option<Stamp>,
     /// Symbolic refs.
     pub(crate) symbolic: Vec<(String, String)>,
     /// State files that existed.
@@ -134,14 +141,22 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
     let config = real.read(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
     let sha256 =
         super::config::values(&config, "extensions", "objectformat").iter().any(|format| format == "sha256");
+    let mut private_config = None;
     for name in COMMON_FILES {
-        maker.copy(&real, name, "", MAX_FILE_BYTES).map_err(failed)?;
+        let copied = maker.copy(&real, name, "", MAX_FILE_BYTES).map_err(failed)?;
+        if name == CONFIG {
+            private_config = copied.map(|(_, private)| private);
+        }
     }
     maker.exclude(&real).map_err(failed)?;
-    let mut refs = refs::read(&real)?;
+    let refs::Listed { mut refs, passed_over } = refs::read(&real)?;
     // What earlier runs left there is not this run's concern.
     refs.retain(|name, _| !name.starts_with(refs::KEPT));
-    let private_refs = maker.refs(&refs).map_err(failed)?;
+    let text = refs::packed_text(&refs);
+    if text.len() > refs::MAX_TEXT_BYTES {
+        return Err(GitError::TooManyRefs);
+    }
+    let private_refs = maker.refs(&refs, &text).map_err(failed)?;
     let (own, prefix) = match &repository.kind {
         Kind::Plain | Kind::Submodule { .. } => (Directory::open(&repository.common)?, String::new()),
         Kind::Linked { name } => {
@@ -151,7 +166,7 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
         }
     };
     let head = own.read_text(Path::new("HEAD"), MAX_FILE_BYTES).map_err(GitError::Head)?;
-    let WorkingTree { index, state_files, made } =
+    let WorkingTree { index, state_files, mut made } =
         maker.working_tree(&own, &real, &prefix).map_err(failed)?;
     let left_out = index.is_none().then(|| own.metadata(Path::new("index")).map_or(0, |data| data.length()));
     if let Some(bytes) = left_out.filter(|bytes| *bytes > making.index_budget) {
@@ -169,11 +184,16 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
         index: index.map(|(real, _)| real),
         private_index: index.map(|(_, private)| private),
         private_refs,
+        private_config,
         symbolic: symbolic(&refs),
         state_files,
         sha256,
     };
     write_new(&place.join(START), &serde_json::to_vec(&start)?).map_err(failed)?;
+    if passed_over > 0 {
+        made.notices
+            .push(format!("{passed_over} refs are not seen: their names are too long, too deep or no text"));
+    }
     Ok(made)
 }
 
@@ -299,8 +319,7 @@ impl Maker<'_> {
     }
 
     /// Writes all refs into one file, and symbolic ones as they are. The host keeps the same text.
-    fn refs(&self, refs: &Refs) -> io::Result<Option<Stamp>> {
-        let text = refs::packed_text(refs);
+    fn refs(&self, refs: &Refs, text: &str) -> io::Result<Option<Stamp>> {
         write_new(&self.making.place.join(START_REFS), text.as_bytes())?;
         for (name, to) in symbolic(refs) {
             self.parents(&name)?;

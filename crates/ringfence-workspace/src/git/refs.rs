@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{Directory, EntryKind, ReadError};
@@ -11,11 +12,13 @@ const MAX_PACKED_BYTES: u64 = 64 << 20;
 /// Most bytes of a loose ref.
 const MAX_LOOSE_BYTES: u64 = 4096;
 /// Most loose refs, and most directories between them.
-const MAX_LOOSE: usize = 20_000;
+pub(crate) const MAX_LOOSE: usize = 20_000;
 /// Deepest directory below `refs`.
 const MAX_DEPTH: usize = 32;
 /// Longest name.
 const MAX_NAME_BYTES: usize = 1024;
+/// Most bytes of all refs, as text, that a run is given: as many as are read of it afterwards.
+pub(crate) const MAX_TEXT_BYTES: usize = MAX_PACKED_BYTES as usize;
 
 /// Below it lie refs that Ringfence makes, so that no commit is lost. No run sees or changes them.
 pub(crate) const KEPT: &str = "refs/ringfence/";
@@ -31,6 +34,14 @@ pub(crate) enum RefValue {
 
 /// Refs by name.
 pub(crate) type Refs = BTreeMap<String, RefValue>;
+
+/// Refs that were read.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    pub(crate) refs: Refs,
+    /// Number of refs, or directories of refs, whose names are too long, too deep or no text.
+    pub(crate) passed_over: usize,
+}
 
 /// Why refs cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -62,13 +73,21 @@ pub(crate) fn is_object_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether a text is a name that git accepts for a ref below `refs/`.
+/// Whether a text is a name that git accepts for a ref below `refs/`, and not too long.
 pub(crate) fn is_ref_name(name: &str) -> bool {
+    name.len() <= MAX_NAME_BYTES && is_sound(name)
+}
+
+/// Whether a loose ref of this name is read: one that lies deeper is not.
+pub(crate) fn is_read_loose(name: &str) -> bool {
+    Path::new(name).components().count() <= MAX_DEPTH
+}
+
+fn is_sound(name: &str) -> bool {
     let sound_part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
     let sound_character =
         |c: char| !c.is_control() && !matches!(c, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\' | '\u{7f}');
     name.starts_with("refs/")
-        && name.len() <= MAX_NAME_BYTES
         && !name.contains("..")
         && !name.contains("@{")
         && !name.ends_with('.')
@@ -77,34 +96,49 @@ pub(crate) fn is_ref_name(name: &str) -> bool {
 }
 
 /// Reads all refs. A loose ref wins over a packed one. What is no ref is passed over.
-pub(crate) fn read(git: &Directory) -> Result<Refs, RefsError> {
-    let mut refs = read_packed(git, Path::new("packed-refs"))?;
-    refs.extend(read_loose(git)?);
-    Ok(refs)
+pub(crate) fn read(git: &Directory) -> Result<Listed, RefsError> {
+    let mut all = read_packed(git, Path::new("packed-refs"))?;
+    let loose = read_loose(git)?;
+    all.refs.extend(loose.refs);
+    all.passed_over += loose.passed_over;
+    Ok(all)
 }
 
 /// Reads a file in the format of `packed-refs`, if it exists.
-pub(crate) fn read_packed(directory: &Directory, path: &Path) -> Result<Refs, RefsError> {
+pub(crate) fn read_packed(directory: &Directory, path: &Path) -> Result<Listed, RefsError> {
     let text = match directory.read(path, MAX_PACKED_BYTES) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.is_missing() => return Ok(Refs::new()),
+        Err(error) if error.is_missing() => return Ok(Listed::default()),
         Err(source) => return Err(RefsError::Read { path: path.display().to_string(), source }),
     };
-    let line = |line: &str| {
-        let (id, name) = line.split_once(' ')?;
-        let sound = is_object_id(id) && is_ref_name(name);
-        sound.then(|| (name.to_owned(), RefValue::Object(id.to_owned())))
-    };
-    Ok(text.lines().filter(|line| !line.starts_with(['#', '^'])).filter_map(line).collect())
+    let mut listed = Listed::default();
+    for line in text.lines().filter(|line| !line.starts_with(['#', '^'])) {
+        let Some((id, name)) = line.split_once(' ').filter(|(id, name)| is_object_id(id) && is_sound(name))
+        else {
+            continue;
+        };
+        if name.len() <= MAX_NAME_BYTES && !name.contains(char::REPLACEMENT_CHARACTER) {
+            listed.refs.insert(name.to_owned(), RefValue::Object(id.to_owned()));
+        } else {
+            listed.passed_over += 1;
+        }
+    }
+    Ok(listed)
 }
 
 /// Reads the files below `refs`. Those of earlier runs are passed over, so that their number does not matter.
-pub(crate) fn read_loose(git: &Directory) -> Result<Refs, RefsError> {
-    let mut refs = Refs::new();
+pub(crate) fn read_loose(git: &Directory) -> Result<Listed, RefsError> {
+    let mut listed = Listed::default();
     let mut directories = vec![PathBuf::from("refs")];
     let mut seen = 0;
     while let Some(path) = directories.pop() {
-        let Ok(directory) = git.directory(&path) else { continue };
+        let directory = match git.directory(&path) {
+            Ok(directory) => directory,
+            Err(error) => {
+                listed.passed_over += usize::from(error.kind() == io::ErrorKind::PermissionDenied);
+                continue;
+            }
+        };
         let failed = |source| RefsError::Read { path: path.display().to_string(), source };
         for entry in directory.entries(MAX_LOOSE).map_err(|error| failed(error.into()))? {
             seen += 1;
@@ -113,21 +147,27 @@ pub(crate) fn read_loose(git: &Directory) -> Result<Refs, RefsError> {
             }
             match entry.kind {
                 EntryKind::Directory if path.join(&entry.name) == Path::new(KEPT) => {}
-                EntryKind::Directory if path.components().count() < MAX_DEPTH => {
+                EntryKind::Directory if path.components().count() + 1 < MAX_DEPTH => {
                     directories.push(path.join(&entry.name));
                 }
-                EntryKind::File => refs.extend(loose(&directory, &path, &entry.name)),
+                EntryKind::Directory => listed.passed_over += 1,
+                EntryKind::File => match path.join(&entry.name).to_str() {
+                    Some(name) if is_ref_name(name) => {
+                        listed.refs.extend(loose(&directory, name, &entry.name))
+                    }
+                    Some(name) => listed.passed_over += usize::from(is_sound(name)),
+                    None => listed.passed_over += 1,
+                },
                 _ => {}
             }
         }
     }
-    Ok(refs)
+    Ok(listed)
 }
 
-fn loose(directory: &Directory, path: &Path, name: &OsStr) -> Option<(String, RefValue)> {
-    let full = path.join(name).to_str().filter(|name| is_ref_name(name))?.to_owned();
+fn loose(directory: &Directory, full: &str, name: &OsStr) -> Option<(String, RefValue)> {
     let text = directory.read_text(Path::new(name), MAX_LOOSE_BYTES).ok()?;
-    Some((full, parse_value(&text)?))
+    Some((full.to_owned(), parse_value(&text)?))
 }
 
 /// All refs that name objects, in the format of `packed-refs`.

@@ -330,7 +330,12 @@ fn tell_executed(done: &Applied, changes: &[Change]) {
     let applied = changes.iter().filter(|change| done.applied.contains(&change.path));
     let executed = applied.filter_map(|change| {
         let path = change.path.display().to_string().into();
-        Some(ExecutedLater { path, why: executed_later(change)?.to_owned(), git_ref: None })
+        Some(ExecutedLater {
+            path,
+            why: executed_later(change)?.to_owned(),
+            git_ref: None,
+            more_git_refs: Vec::new(),
+        })
     });
     if let Some(message) = ringfence_engine::executed_notice(&executed.collect::<Vec<_>>()) {
         terminal::about(message);

@@ -180,7 +180,9 @@ fn show(desk: &dyn Desk, view: RunView, log: bool, json: bool) -> anyhow::Result
         );
         rows.extend(result.git_refs.iter().map(|git_ref| vec!["git ref".into(), describe_ref(git_ref)]));
         rows.extend(result.executed_later.iter().map(|file| {
-            let commits = file.git_ref.as_ref().map(|name| format!(", in commits of {name}"));
+            let names: Vec<&str> =
+                file.git_ref.iter().chain(&file.more_git_refs).map(String::as_str).collect();
+            let commits = (!names.is_empty()).then(|| format!(", in commits of {}", names.join(", ")));
             let text = format!("{} ({}{})", file.path, file.why, commits.unwrap_or_default());
             vec!["executed later".into(), text]
         }));
