@@ -95,7 +95,7 @@ impl Tunnel {
             (Some(upstream), Use::Anything) => first_word(&mut client, upstream, &mut bytes).await?,
             _ => {
                 let hello = timeout(HELLO_PATIENCE, read_hello(&mut client, &mut bytes)).await;
-                hello.map_err(|_| End::Refused("slow"))?.map_err(End::of_hello)?
+                hello.map_err(|_| End::Refused("slow"))?.map_err(|error| End::of_hello(&error))?
             }
         };
         let encrypted = match kind {
@@ -160,7 +160,7 @@ enum End {
 
 impl End {
     /// Of a first message that was not understood, or did not come.
-    fn of_hello(error: io::Error) -> Self {
+    fn of_hello(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::InvalidData => End::Refused("malformed-tls"),
             _ => End::Io,
@@ -183,7 +183,7 @@ async fn first_word(
     let mut heard = vec![0; 16 << 10];
     loop {
         tokio::select! {
-            kind = read_hello(client, bytes) => return kind.map_err(End::of_hello),
+            kind = read_hello(client, bytes) => return kind.map_err(|error| End::of_hello(&error)),
             count = upstream.read(&mut heard) => match count? {
                 0 => return Err(End::Io),
                 count => client.write_all(&heard[..count]).await?,
