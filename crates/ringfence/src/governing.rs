@@ -56,7 +56,7 @@ impl Named {
         let text = value.as_str();
         match kind {
             Some(Kind::PolicyChoice) => {
-                self.files.extend(text.filter(|text| text.contains('/')).map(PathBuf::from))
+                self.files.extend(text.filter(|text| text.contains('/')).map(PathBuf::from));
             }
             _ if FILES.contains(&path) => self.files.extend(text.map(PathBuf::from)),
             _ if SECRETS.contains(&path) => self.secrets.extend(text.map(PathBuf::from)),

@@ -138,7 +138,7 @@ impl Installation {
             let layer = Layer { source: Source::Project, document };
             match self.trusted_project(&own, &file) {
                 Some(project) if trusted::is_trusted(&self.state, &project, &text)? => {
-                    layers.push_trusted(layer)
+                    layers.push_trusted(layer);
                 }
                 Some(project) => layers.push(layer).map_err(|error| changed(&project, error.into()))?,
                 None => layers.push(layer)?,
