@@ -310,13 +310,15 @@ mod tests {
 
     #[test]
     fn stub_files_that_share_an_inode_cannot_be_written() {
+        use std::io::Write;
         use std::os::unix::fs::PermissionsExt;
         let place = tempfile::tempdir().unwrap();
         run(place.path(), &place.path().join("missing"), || {
             let data = fs::metadata(place.path().join(".envrc")).unwrap();
             assert_eq!(data.permissions().mode() & 0o777, 0o444);
             // As editors do: another file in its place.
-            fs::write(place.path().join("new"), "mine").unwrap();
+            let mut new = fs::File::create(place.path().join("new")).unwrap();
+            new.write_all(b"mine").unwrap();
             fs::rename(place.path().join("new"), place.path().join(".envrc")).unwrap();
         });
         assert_eq!(fs::read_to_string(place.path().join(".envrc")).unwrap(), "mine");

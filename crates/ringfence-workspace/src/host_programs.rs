@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::git::{Located, Reach, locate};
+use crate::git::{Located, locate};
 use crate::run_trees::RunTrees;
 
 /// Directories of the system, which no run can write.
@@ -114,8 +114,7 @@ impl HostPrograms {
 fn is_outside(path: &Path, workspaces: &[PathBuf]) -> bool {
     let within = |path: &PathBuf| workspaces.iter().any(|workspace| path.starts_with(workspace));
     let is_outside = |Located { links, passed, end }| !links.iter().chain(&passed).chain([&end]).any(within);
-    let everywhere = Reach { home: Path::new(""), within: None };
-    workspaces.is_empty() || locate(path, everywhere).is_ok_and(|found| found.is_some_and(is_outside))
+    workspaces.is_empty() || locate(path).is_ok_and(is_outside)
 }
 
 /// Whether a path is a file that may be executed.

@@ -88,6 +88,7 @@ impl Ask for Person {
 }
 
 impl Terminal {
+    #[expect(clippy::disallowed_methods, reason = "questions that follow each other at once cannot be read")]
     fn pause(&self) {
         if let Some(last) = self.last_answer {
             std::thread::sleep(PAUSE.saturating_sub(last.elapsed()));

@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn secrets_are_in_parts_that_are_seen_and_those_of_root_are_hidden_from_its_runs() {
-        let is_seen = |path: &&str| PARTS.iter().any(|part| path.starts_with(part));
-        assert!(SECRETS.iter().chain(&ROOT_SECRETS).all(|path| is_seen(&path)));
+        let is_seen = |path: &&'static str| PARTS.iter().any(|part| path.starts_with(part));
+        assert!(SECRETS.iter().chain(&ROOT_SECRETS).all(is_seen));
         let hidden = system().secrets;
         for path in ROOT_SECRETS.iter().filter(|_| rustix::process::geteuid().is_root()) {
             let real = std::fs::canonicalize(path);

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::plan::Request;
-use ringfence_workspace::git::{Budget, Configuration, Found, Located, Reach, linked_hooks, locate};
+use ringfence_workspace::git::{Budget, Configuration, Found, Located, Reach, linked_hooks, locate_within};
 
 use super::survey::{Survey, add, writes};
 
@@ -254,7 +254,7 @@ impl<'a> Follower<'a> {
     /// Scripts in a hidden directory of the working tree use what lies beside them, so all of it is protected, and what links
     /// in it lead to. `tree` is the working tree if the directory is named from there.
     fn hooks(&mut self, directory: &Path, tree: Option<&Path>) {
-        let mut located = match locate(directory, self.reach()) {
+        let mut located = match locate_within(directory, self.reach()) {
             Ok(Some(located)) => located,
             Ok(None) => return self.outside(&ringfence_workspace::git::lexical(directory)),
             Err(error) => return self.not_protected(directory, &error.to_string()),

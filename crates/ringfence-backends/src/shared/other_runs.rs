@@ -151,7 +151,7 @@ pub(super) fn missed(
     (own, others): (&Entry, &[OtherRun]),
     known: &mut Known,
 ) -> Option<CoveredPath> {
-    let above = (!others.is_empty()).then(|| above(&own.trees)).unwrap_or_default();
+    let above = if others.is_empty() { BTreeSet::new() } else { above(&own.trees) };
     let overlapping = others.iter().filter(|other| {
         let writable = || other.entry.trees.iter().filter(|tree| tree.write);
         writable()

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 use super::committed::{self, Committed, Configured};
 use super::confine;
-use super::indirect::{Budget, Located, Reach, linked_hooks, locate};
+use super::indirect::{Budget, Located, Reach, linked_hooks, locate_within};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
 use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
@@ -689,7 +689,7 @@ impl Importer<'_> {
             hooks.filter_map(|value| Configuration::hooks_directory(value, &tree, reach.home).ok().flatten());
         let hooks = hooks.chain([self.start.common.join("hooks")]);
         let mut located = configuration.files;
-        for directory in hooks.filter_map(|directory| locate(&directory, reach).ok().flatten()) {
+        for directory in hooks.filter_map(|directory| locate_within(&directory, reach).ok().flatten()) {
             let linked = linked_hooks(&directory.end, reach, &mut budget).unwrap_or_default();
             located.extend(linked.located);
             located.push(directory);

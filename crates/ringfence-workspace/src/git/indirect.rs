@@ -157,9 +157,14 @@ impl Configuration {
     }
 }
 
-/// Follows a path of the host as the kernel would. Nothing is opened for reading. `None` is a path that leads out of what may
-/// be looked at.
-pub fn locate(path: &Path, reach: Reach<'_>) -> io::Result<Option<Located>> {
+/// Follows a path of the host as the kernel would. Nothing is opened for reading.
+pub fn locate(path: &Path) -> io::Result<Located> {
+    let everywhere = Reach { home: Path::new(""), within: None };
+    locate_within(path, everywhere)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The same, within what may be looked at. `None` is a path that leads out of it.
+pub fn locate_within(path: &Path, reach: Reach<'_>) -> io::Result<Option<Located>> {
     if reach.leads_out(path) {
         return Ok(None);
     }
@@ -209,7 +214,7 @@ pub fn linked_hooks(directory: &Path, reach: Reach<'_>, budget: &mut Budget) -> 
         true
     })?;
     // A link that leads nowhere, in a circle, executes nothing.
-    let located = links.iter().filter_map(|name| locate(&directory.join(name), reach).ok().flatten());
+    let located = links.iter().filter_map(|name| locate_within(&directory.join(name), reach).ok().flatten());
     found.located = located.collect();
     Ok(found)
 }
@@ -290,7 +295,7 @@ type Content = Result<Vec<u8>, ReadError>;
 /// Reads a configuration file over whatever links lead to it, which mostly are none. `None` is one that may not be read.
 fn read_located(path: &Path, limit: u64, reach: Reach<'_>) -> io::Result<Option<(Located, Content)>> {
     if reach.within.is_some() {
-        let Some(located) = locate(path, reach)? else { return Ok(None) };
+        let Some(located) = locate_within(path, reach)? else { return Ok(None) };
         let content = read_plain(&located.end, limit);
         return Ok(Some((located, content)));
     }
@@ -413,7 +418,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::{Path, PathBuf};
 
-    use super::{Budget, Configuration, Located, Reach, linked_hooks};
+    use super::{Budget, Configuration, Located, Reach, linked_hooks, locate};
 
     struct Place(tempfile::TempDir);
 
@@ -442,10 +447,6 @@ mod tests {
 
     fn everywhere() -> Reach<'static> {
         Reach { home: Path::new("/h"), within: None }
-    }
-
-    fn locate(path: &Path) -> std::io::Result<Located> {
-        super::locate(path, everywhere()).map(Option::unwrap)
     }
 
     fn ends(found: &Configuration) -> Vec<&Path> {

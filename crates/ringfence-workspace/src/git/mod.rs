@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use committed::{Committed, INDEX};
 pub use import::{Import, Imported, RefChange, forget, has_commits, import, repository_of};
-pub use indirect::{Budget, Configuration, LinkedHooks, Located, Reach, linked_hooks, locate};
+pub use indirect::{Budget, Configuration, LinkedHooks, Located, Reach, linked_hooks, locate, locate_within};
 pub use private::{MAX_INDEX_BYTES, Made, Making, SharedPart, make, make_empty, shared_parts};
 pub use program::find as find_git;
 pub use refs::RefsError;

@@ -153,7 +153,7 @@ pub(crate) fn read_loose(git: &Directory) -> Result<Listed, RefsError> {
                 EntryKind::Directory => listed.passed_over += 1,
                 EntryKind::File => match path.join(&entry.name).to_str() {
                     Some(name) if is_ref_name(name) => {
-                        listed.refs.extend(loose(&directory, name, &entry.name))
+                        listed.refs.extend(loose(&directory, name, &entry.name));
                     }
                     Some(name) => listed.passed_over += usize::from(is_sound(name)),
                     None => listed.passed_over += 1,
