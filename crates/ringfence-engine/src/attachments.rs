@@ -49,9 +49,24 @@ pub(crate) struct Places {
     /// The upper directory of the overlay, if there is one.
     upper: Option<Directory>,
     workspace: Directory,
+    /// The permissions of the workspace before the run.
+    permissions: u32,
 }
 
 impl Places {
+    /// Gives the user back the rights to the workspace that the run took away. Returns what the user is told.
+    pub(crate) fn restore_rights(&self) -> Option<String> {
+        match self.workspace.restore_owner_rights(self.permissions) {
+            Ok(false) => None,
+            Ok(true) => Some(
+                "the run took your rights to the workspace's directory away; they were given back".into(),
+            ),
+            Err(error) => Some(format!(
+                "the run took your rights to the workspace's directory away, and they cannot be given back: {error}"
+            )),
+        }
+    }
+
     /// Holds the workspace, and the directory for copies, as they are now.
     pub(crate) fn hold(
         mapping: &PathMapping,
@@ -65,7 +80,8 @@ impl Places {
                 Ok::<_, io::Error>((path.to_owned(), made_directory(path, mapping.host().as_path())?))
             })
             .transpose()?;
-        Ok(Self { mapping: mapping.clone(), copies, upper, workspace })
+        let permissions = workspace.metadata(Path::new(""))?.permissions();
+        Ok(Self { mapping: mapping.clone(), copies, upper, workspace, permissions })
     }
 
     /// Searches the workspace for what the run must not read. Done before the run, which may give it other names.

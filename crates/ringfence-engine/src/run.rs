@@ -297,6 +297,10 @@ pub fn run(
             let _ = watchers.tell(Event::Notice { message: message.into() });
         }
     }
+    if let Some(message) = places.restore_rights() {
+        watchers.observer.warning(&message);
+        let _ = watchers.tell(Event::Notice { message: message.into() });
+    }
     // Before the import, which writes in git directories of the workspace.
     let (executed_later, unsearched) = trees.search(&runs.record_file(&run));
     let imported = match plan.request.git.is_some() && !job.layer {

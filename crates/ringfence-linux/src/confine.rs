@@ -105,7 +105,9 @@ fn landlock(grants: &[Grant], alone: bool) -> Result<(), ConfineError> {
         if !grant.path.exists() && grant.access == Access::Write && !alone {
             continue;
         }
-        let path = PathFd::new(&grant.path).map_err(|error| wrong(&error))?;
+        // It was there when the run was planned.
+        let path = PathFd::new(&grant.path)
+            .map_err(|error| wrong(&format!("a path was moved or cannot be opened: {error}")))?;
         let access = if grant.path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
         ruleset = ruleset.add_rule(PathBeneath::new(path, access)).map_err(|error| wrong(&error))?;
     }

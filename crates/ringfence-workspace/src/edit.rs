@@ -47,6 +47,18 @@ impl Directory {
         Ok(fchmod(&file, Mode::from_raw_mode(permissions))?)
     }
 
+    /// Gives its owner back the rights to this directory that it had with the permissions `before`, if some are missing. Returns
+    /// whether they were.
+    pub fn restore_owner_rights(&self, before: u32) -> io::Result<bool> {
+        let mode = Mode::from_raw_mode(self.metadata(Path::new(""))?.permissions());
+        let rights = Mode::from_raw_mode(before) & Mode::RWXU;
+        if mode.contains(rights) {
+            return Ok(false);
+        }
+        fchmod(self, mode | rights)?;
+        Ok(true)
+    }
+
     /// Gives its owner all rights to a directory, also one that cannot be opened without them. By name, so no run may have
     /// access to where it is any more.
     pub fn unlock_directory(&self, path: &Path) -> io::Result<()> {

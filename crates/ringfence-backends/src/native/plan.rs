@@ -58,7 +58,7 @@ pub(super) fn spec(
     bounded: &Bounded,
     discarded: Option<PathBuf>,
 ) -> Result<Spec, LaunchError> {
-    let registered = survey.registered.as_ref().map(|entry| entry.path());
+    let registered = survey.registered.as_ref().and_then(|entry| entry.path());
     let sandbox = Sandbox { discarded, registered, ..sandbox(&plan.request, base, program, survey) };
     spec_of(plan, sandbox, program, bounded)
 }

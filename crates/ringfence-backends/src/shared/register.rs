@@ -4,18 +4,19 @@
 //! other may then miss it. So each run writes down what it covers before it starts, and a scan that misses something of it is
 //! repeated (`other_runs.rs`).
 //!
-//! A scan holds a shared lock on the directory of the register, and entries are removed under an exclusive one. So after a
+//! Each entry is in a file that is used again and again: making and removing one would take longer than all the rest.
+//! A scan holds a shared lock on the directory of the register, and entries are cleared under an exclusive one. So after a
 //! scan the register has the entry of every run that was active at any time during the scan.
 #![expect(
     clippy::disallowed_methods,
     reason = "the register is in the state directory; names are only looked at"
 )]
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::ids::RunId;
@@ -26,10 +27,12 @@ use serde::{Deserialize, Serialize};
 
 /// The directory of the register, in the state directory.
 const REGISTER: &str = "active";
-/// Ends the name of an entry that is being written.
-const DRAFT: &str = "new";
 /// No entry of the register is longer, in bytes.
-const MAX_ENTRY_BYTES: u64 = 16 << 20;
+const MAX_ENTRY_BYTES: u32 = 16 << 20;
+/// Most runs at once.
+const MAX_RUNS: usize = 4096;
+/// How often an entry is read that is written at the same time.
+const MAX_READS: usize = 100;
 
 /// How a run covers a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,10 +126,19 @@ pub(crate) struct Registration {
     /// The same, for its lock.
     opened: File,
     run: RunId,
-    /// The lock of the entry says that the run goes on. The gate has one too.
-    entry: Option<File>,
-    /// Entries of runs that had ended before the current scan.
-    ended: BTreeSet<OsString>,
+    own: Option<Own>,
+    /// Runs that had ended before the current scan.
+    ended: BTreeSet<String>,
+}
+
+/// The file of this run.
+#[derive(Debug)]
+struct Own {
+    number: usize,
+    /// Its lock says that the run goes on. The gate has one too.
+    file: File,
+    /// How often it was written.
+    writes: u32,
 }
 
 impl Registration {
@@ -141,7 +153,7 @@ impl Registration {
             _ => Err(error),
         })?;
         flock(&opened, FlockOperation::LockShared)?;
-        Ok(Self { directory, opened, run: run.clone(), entry: None, ended: BTreeSet::new() })
+        Ok(Self { directory, opened, run: run.clone(), own: None, ended: BTreeSet::new() })
     }
 
     /// Says that there is no further scan.
@@ -149,50 +161,69 @@ impl Registration {
         Ok(flock(&self.opened, FlockOperation::Unlock)?)
     }
 
-    /// The entry.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.directory.join(self.run.as_str())
+    /// The file of the entry.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.own.as_ref().map(|own| self.file(own.number))
+    }
+
+    fn file(&self, number: usize) -> PathBuf {
+        self.directory.join(number.to_string())
     }
 
     /// Writes the entry, or replaces it.
     pub(crate) fn write(&mut self, entry: &Entry) -> io::Result<()> {
-        let text = serde_json::to_vec(entry)?;
-        if text.len() as u64 > MAX_ENTRY_BYTES {
-            let message = format!(
-                "the paths that have to be covered take {} bytes, more than {MAX_ENTRY_BYTES}",
-                text.len()
-            );
-            return Err(io::Error::other(message));
-        }
-        // Under another name until it is locked and whole, so that no other run reads it before.
-        let draft = self.directory.join(format!("{}.{DRAFT}", self.run));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        let written = flock(&file, FlockOperation::NonBlockingLockShared)
-            .map_err(io::Error::from)
-            .and_then(|()| file.write_all(&text))
-            .and_then(|()| fs::rename(&draft, self.path()));
-        if let Err(error) = written {
-            let _ = fs::remove_file(&draft);
-            return Err(error);
-        }
-        self.entry = Some(file);
+        let text = serde_json::to_vec(&Written { run: self.run.to_string(), entry: Cow::Borrowed(entry) })?;
+        let length = u32::try_from(text.len()).ok().filter(|length| *length <= MAX_ENTRY_BYTES);
+        let length = length.ok_or_else(|| {
+            let length = text.len();
+            io::Error::other(format!(
+                "the paths that have to be covered take {length} bytes, more than {MAX_ENTRY_BYTES}"
+            ))
+        })?;
+        let mut own = self.own.take().map_or_else(|| self.claim(), Ok)?;
+        own.writes = own.writes.wrapping_add(1);
+        // Nobody reads it while it is written.
+        Header { writes: own.writes, length: 0 }.write(&own.file)?;
+        own.file.write_all_at(&text, Header::BYTES)?;
+        Header { writes: own.writes, length }.write(&own.file)?;
+        self.own = Some(own);
         Ok(())
+    }
+
+    /// A file that no run uses.
+    fn claim(&self) -> io::Result<Own> {
+        for number in 0..MAX_RUNS {
+            let mut open = OpenOptions::new();
+            let file = open.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let file = file.open(self.file(number))?;
+            let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            let header = if is_free { Header::read(&file)? } else { continue };
+            // Another run may take it before the lock is a shared one.
+            if header.length == 0 && flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+                return Ok(Own { number, file, writes: header.writes });
+            }
+        }
+        Err(io::Error::other(format!("more than {MAX_RUNS} runs are active")))
     }
 
     /// The other runs that were active during the scan. Entries of runs that were killed are removed.
     pub(crate) fn others(&mut self) -> io::Result<Vec<OtherRun>> {
         let mut runs = Vec::new();
         let mut has_remains = false;
-        for name in self.names()? {
-            if is_draft(&name) {
-                has_remains = true;
-                continue;
-            }
-            let Some(run) = self.read(&name)? else { continue };
-            has_remains |= !run.is_active;
+        for number in self.numbers() {
+            let Some(file) = open(&self.file(number))? else { break };
+            let is_active = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+            let Some(text) = read(&file)? else { continue };
+            has_remains |= !is_active;
+            let (run, entry) = match serde_json::from_slice::<Written>(&text) {
+                Ok(Written { run, entry }) => (run, entry.into_owned()),
+                Err(error) if is_active => return Err(error.into()),
+                // The machine stopped before it was on the disk.
+                Err(_) => (String::new(), Entry::default()),
+            };
             // What had ended before the scan moved nothing during it.
-            if run.is_active || self.ended.insert(name) {
-                runs.push(run);
+            if is_active || self.ended.insert(run.clone()) {
+                runs.push(OtherRun { run, is_active, entry });
             }
         }
         if has_remains {
@@ -201,33 +232,19 @@ impl Registration {
         Ok(runs)
     }
 
-    /// The names in the register but the run's own.
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        let names = fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.file_name()));
-        names.filter(|name| !name.as_ref().is_ok_and(|name| *name == *self.run.as_str())).collect()
+    /// The numbers of the files but the run's own. The first that does not exist is the end of them.
+    fn numbers(&self) -> impl Iterator<Item = usize> + use<> {
+        let own = self.own.as_ref().map(|own| own.number);
+        (0..MAX_RUNS).filter(move |number| Some(*number) != own)
     }
 
-    fn read(&self, name: &OsStr) -> io::Result<Option<OtherRun>> {
-        let Some(file) = open(&self.directory.join(name))? else { return Ok(None) };
-        let is_active = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
-        let text = ringfence_workspace::read_bounded(file, MAX_ENTRY_BYTES).map_err(io::Error::other)?;
-        match serde_json::from_slice(&text) {
-            Ok(entry) => Ok(Some(OtherRun { run: name.to_string_lossy().into_owned(), is_active, entry })),
-            Err(error) if is_active => Err(error.into()),
-            // The machine stopped before it was on the disk.
-            Err(_) => Ok(Some(OtherRun { run: String::new(), is_active, entry: Entry::default() })),
-        }
-    }
-
-    /// Removes entries and drafts of runs that were killed, unless another run scans and may need them. The lock is held
-    /// again afterwards.
+    /// Clears entries of runs that were killed, unless another run scans and may need them. The lock is held again afterwards.
     fn remove_remains(&self) -> io::Result<()> {
         if flock(&self.opened, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            for name in self.names()? {
-                let path = self.directory.join(&name);
-                let Some(file) = open(&path)? else { continue };
-                if is_draft(&name) || flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                    let _ = fs::remove_file(&path);
+            for number in self.numbers() {
+                let Some(file) = open(&self.file(number))? else { break };
+                if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                    Header::clear(&file)?;
                 }
             }
         }
@@ -237,20 +254,71 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Another run that scans just now has to know what this one could move: a later run removes the entry then.
+        // Another run that scans just now has to know what this one could move: a later run clears the entry then.
         let is_alone = || flock(&self.opened, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if self.entry.is_some() && is_alone() {
-            let _ = fs::remove_file(self.path());
+        if let Some(own) = self.own.as_ref().filter(|_| is_alone()) {
+            let _ = Header::clear(&own.file);
         }
     }
 }
 
-fn is_draft(name: &OsStr) -> bool {
-    Path::new(name).extension().is_some_and(|extension| extension == DRAFT)
+/// An entry as it is in its file, after the header.
+#[derive(Serialize, Deserialize)]
+struct Written<'a> {
+    run: String,
+    #[serde(flatten)]
+    entry: Cow<'a, Entry>,
+}
+
+/// What a file begins with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Header {
+    /// How often the file was written, so that a reader knows whether it was in between.
+    writes: u32,
+    /// The length of what follows: nothing in a file that no run uses.
+    length: u32,
+}
+
+impl Header {
+    const BYTES: u64 = 8;
+
+    fn read(file: &File) -> io::Result<Self> {
+        let mut bytes = [0; 8];
+        let read = file.read_at(&mut bytes, 0)?;
+        let [a, b, c, d, length @ ..] = bytes;
+        let whole = Self { writes: u32::from_le_bytes([a, b, c, d]), length: u32::from_le_bytes(length) };
+        Ok(if read == bytes.len() { whole } else { Self::default() })
+    }
+
+    fn write(self, file: &File) -> io::Result<()> {
+        let bytes = [self.writes.to_le_bytes(), self.length.to_le_bytes()].concat();
+        file.write_all_at(&bytes, 0)
+    }
+
+    fn clear(file: &File) -> io::Result<()> {
+        Self { length: 0, ..Self::read(file)? }.write(file)
+    }
+}
+
+/// What is in a file, if anything.
+fn read(file: &File) -> io::Result<Option<Vec<u8>>> {
+    for _ in 0..MAX_READS {
+        let header = Header::read(file)?;
+        if header.length == 0 {
+            return Ok(None);
+        }
+        let mut text = vec![0; usize::try_from(header.length.min(MAX_ENTRY_BYTES)).unwrap_or(0)];
+        let whole = file.read_exact_at(&mut text, Header::BYTES);
+        if Header::read(file)? == header {
+            // One that is cut off is no entry, and whoever reads it says so.
+            return Ok(Some(if whole.is_ok() { text } else { Vec::new() }));
+        }
+    }
+    Err(io::Error::other("an entry was changed again and again while it was read"))
 }
 
 fn open(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
+    match OpenOptions::new().read(true).write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }
@@ -263,7 +331,7 @@ mod tests {
 
     use ringfence_core::ids::RunId;
 
-    use super::{CoverKind, CoveredPath, Entry, MAX_ENTRY_BYTES, Registration, id_of};
+    use super::{CoverKind, CoveredPath, Entry, Header, MAX_ENTRY_BYTES, Registration, id_of, read};
 
     fn covered(path: &Path) -> CoveredPath {
         CoveredPath {
@@ -288,6 +356,12 @@ mod tests {
         (state, register, entry)
     }
 
+    /// How many entries there are.
+    fn entries(register: &Path) -> usize {
+        let files = fs::read_dir(register).unwrap().map(|file| fs::File::open(file.unwrap().path()).unwrap());
+        files.filter(|file| read(file).unwrap().is_some()).count()
+    }
+
     fn registered(state: &Path, number: u8, entry: &Entry) -> Registration {
         let mut registration = Registration::begin(state, &run(number)).unwrap();
         registration.write(entry).unwrap();
@@ -304,8 +378,12 @@ mod tests {
         assert_eq!(others.len(), 1);
         assert!(others[0].is_active && others[0].entry == entry && others[0].run == run(1).as_str());
         assert_eq!(first.others().unwrap().len(), 1);
+        first.end_scan().unwrap();
+        second.end_scan().unwrap();
         drop((first, second));
-        assert_eq!(fs::read_dir(register).unwrap().count(), 0);
+        assert_eq!(entries(&register), 0);
+        drop(registered(state.path(), 3, &entry));
+        assert_eq!(fs::read_dir(register).unwrap().count(), 2, "the files are used again");
     }
 
     #[test]
@@ -318,29 +396,36 @@ mod tests {
         let others = second.others().unwrap();
         assert!(others.len() == 1 && !others[0].is_active && others[0].entry == entry);
         assert_eq!(second.others().unwrap(), [], "it had ended before the next scan");
-        assert_eq!(fs::read_dir(register).unwrap().count(), 0);
+        assert_eq!(entries(&register), 0);
     }
 
     #[test]
-    fn entries_and_drafts_of_killed_runs_are_removed() {
+    fn entries_of_killed_runs_are_cleared() {
         let (state, register, entry) = place();
         drop(registered(state.path(), 1, &entry));
-        fs::write(register.join(run(1).as_str()), serde_json::to_vec(&entry).unwrap()).unwrap();
-        fs::write(register.join(run(3).as_str()), "").unwrap();
-        fs::write(register.join(format!("{}.new", run(4))), "{").unwrap();
+        let file = fs::OpenOptions::new().read(true).write(true).open(register.join("0")).unwrap();
+        let length = u32::try_from(fs::metadata(register.join("0")).unwrap().len() - Header::BYTES).unwrap();
+        // As a process that was killed: the lock goes, the entry stays.
+        Header { length, ..Header::read(&file).unwrap() }.write(&file).unwrap();
+        // As a machine that stopped before the entry was on the disk.
+        fs::write(register.join("1"), b"\x01\0\0\0\x09\0\0\0{").unwrap();
+        fs::write(register.join("2"), b"\x01").unwrap();
+        drop(file);
         let mut second = Registration::begin(state.path(), &run(2)).unwrap();
-        assert_eq!(second.others().unwrap().len(), 2);
-        assert_eq!(fs::read_dir(register).unwrap().count(), 0);
+        let others = second.others().unwrap();
+        assert_eq!(others.iter().map(|other| &other.entry).collect::<Vec<_>>(), [&entry, &Entry::default()]);
+        assert_eq!(entries(&register), 0);
     }
 
     #[test]
-    fn drafts_of_runs_that_start_are_left() {
-        let (state, register, _) = place();
-        let _starting = Registration::begin(state.path(), &run(1)).unwrap();
-        fs::write(register.join(format!("{}.new", run(1))), "{").unwrap();
-        let mut second = Registration::begin(state.path(), &run(2)).unwrap();
+    fn an_entry_that_is_being_written_is_not_read() {
+        let (state, register, entry) = place();
+        let first = registered(state.path(), 1, &entry);
+        first.end_scan().unwrap();
+        Header::clear(&first.own.as_ref().unwrap().file).unwrap();
+        let mut second = registered(state.path(), 2, &entry);
         assert_eq!(second.others().unwrap(), []);
-        assert_eq!(fs::read_dir(register).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(register).unwrap().count(), 2, "a file that is locked is not used");
     }
 
     #[test]
@@ -352,7 +437,7 @@ mod tests {
         let error = first.write(&Entry { trees: Vec::new(), covers: vec![long] }).unwrap_err();
         assert!(error.to_string().contains("more than"), "{error}");
         drop(first);
-        assert_eq!(fs::read_dir(register).unwrap().count(), 0);
+        assert_eq!(entries(&register), 0);
     }
 
     #[test]

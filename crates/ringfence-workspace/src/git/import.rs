@@ -23,6 +23,7 @@ use super::indirect::{Budget, Located, Reach, linked_hooks, locate_within};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
 use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
+use super::repository::MAX_CONFIG_BYTES;
 use super::{Configuration, GitError, PRIVATE, START, START_REFS, Stamp, lexical};
 use crate::{Bounds, Directory, EntryKind, Next, Unvisited, walk};
 
@@ -389,10 +390,18 @@ impl Seen {
     }
 }
 
+/// Whether the configuration says what the host's says: git writes it anew without a change when a branch is deleted.
+fn is_as_on_the_host(private: &Directory, start: &Start) -> bool {
+    let read = |directory: &Directory| directory.read(Path::new(CONFIG), MAX_CONFIG_BYTES).ok();
+    let host = Directory::open_known(&start.common, start.common_id).ok();
+    read(private).is_some_and(|private| host.and_then(|host| read(&host)) == Some(private))
+}
+
 /// Other things that a run made in its private git directory and that go with it. `config` is its configuration.
 fn left_behind(private: &Directory, start: &Start, config: Option<Stamp>) -> Vec<String> {
     let mut notices = Vec::new();
-    if start.private_config.is_some() && config != start.private_config {
+    let is_rewritten = start.private_config.is_some() && config != start.private_config;
+    if is_rewritten && !is_as_on_the_host(private, start) {
         notices.push("changes of git's configuration by the run were not taken over".to_owned());
     }
     let own = if start.worktree.is_some() { private.directory(&start.prefix()).ok() } else { None };
