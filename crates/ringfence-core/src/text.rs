@@ -14,8 +14,8 @@ use serde_json::Value;
 /// Longer texts are cut, with a note of how much is missing.
 const MAX_TEXT_BYTES: usize = 4 << 20;
 
-/// An escape sequence that does not end within so many characters is not one: only its introducer is removed.
-const MAX_SEQUENCE_CHARS: usize = 1 << 20;
+/// A control string that does not end within so many bytes is not one: only its introducer is removed.
+const MAX_STRING_BYTES: usize = 1 << 20;
 
 /// Text without anything that steers a terminal or hides what it says. Of the control characters it holds newline and tab.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -271,12 +271,13 @@ fn is_shown(char: char) -> bool {
 
 fn cleaned(text: &str, styling: Styling) -> String {
     let mut out = String::with_capacity(text.len());
+    let mut strings = Strings::new(text);
     let mut rest = text;
     while let Some(char) = rest.chars().next() {
         let after = &rest[char.len_utf8()..];
         rest = match char {
             '\u{1b}' => {
-                let length = escape_length(after);
+                let length = escape_length(after, &mut strings);
                 let sequence = &after[..length];
                 if styling == Styling::Kept && is_style(sequence) {
                     out.push(char);
@@ -286,7 +287,7 @@ fn cleaned(text: &str, styling: Styling) -> String {
             }
             // The same sequences with their one-character introducers.
             '\u{9b}' => &after[csi_length(after)..],
-            '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => &after[string_length(after)..],
+            '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => &after[strings.length(after)..],
             // A lone carriage return lets what follows overwrite the line.
             '\r' if after.starts_with('\n') => after,
             '\r' => {
@@ -311,10 +312,10 @@ fn is_style(sequence: &str) -> bool {
 }
 
 /// How long a sequence is, after its escape.
-fn escape_length(after: &str) -> usize {
+fn escape_length(after: &str, strings: &mut Strings<'_>) -> usize {
     match after.chars().next() {
         Some('[') => 1 + csi_length(&after[1..]),
-        Some(']' | 'P' | 'X' | '^' | '_') => 1 + string_length(&after[1..]),
+        Some(']' | 'P' | 'X' | '^' | '_') => 1 + strings.length(&after[1..]),
         // Intermediate bytes, then a final one.
         Some(' '..='/') => {
             let intermediates = after.bytes().take_while(|byte| (b' '..=b'/').contains(byte)).count();
@@ -333,17 +334,43 @@ fn csi_length(after: &str) -> usize {
     inner + usize::from(ends)
 }
 
-/// The length of a control string with its terminator, or nothing if it is not terminated: then its text is shown.
-fn string_length(after: &str) -> usize {
-    let mut before = None;
-    for (at, char) in after.char_indices().take(MAX_SEQUENCE_CHARS) {
-        match (before, char) {
-            (_, '\u{7}' | '\u{9c}') | (Some('\u{1b}'), '\\') => return at + char.len_utf8(),
-            (_, '\n') => return 0,
-            _ => before = Some(char),
-        }
+/// The control strings of a text. Each part of it is searched once, however many introducers without an end it holds.
+struct Strings<'a> {
+    text: &'a str,
+    /// The next end that was found: where it begins, and where the string is over. A line break and the end of the text end a string
+    /// without terminating it.
+    end: Option<(usize, Option<usize>)>,
+}
+
+impl<'a> Strings<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, end: None }
     }
-    0
+
+    /// The length of a control string with its terminator, or nothing if it is not terminated: then its text is shown. `after` is
+    /// what follows its introducer, to the end of the text.
+    fn length(&mut self, after: &str) -> usize {
+        let from = self.text.len() - after.len();
+        let (_, over) = match self.end {
+            Some(end) if from <= end.0 => end,
+            _ => *self.end.insert(self.search(from)),
+        };
+        over.map(|over| over - from).filter(|length| *length <= MAX_STRING_BYTES).unwrap_or(0)
+    }
+
+    fn search(&self, from: usize) -> (usize, Option<usize>) {
+        let rest = &self.text[from..];
+        for (at, char) in rest.char_indices() {
+            let begin = from + at;
+            match char {
+                '\u{7}' | '\u{9c}' => return (begin, Some(begin + char.len_utf8())),
+                '\u{1b}' if rest[at..].starts_with("\u{1b}\\") => return (begin, Some(begin + 2)),
+                '\n' => return (begin, None),
+                _ => {}
+            }
+        }
+        (self.text.len(), None)
+    }
 }
 
 #[cfg(test)]
@@ -376,6 +403,19 @@ mod tests {
             ("grün 日本 👩\u{200d}💻 é", "grün 日本 👩\u{200d}💻 é"),
         ] {
             assert_eq!(PlainText::from(given), plain, "{given:?}");
+        }
+    }
+
+    /// An hour, were each introducer to search the rest of the text.
+    #[test]
+    fn introducers_without_an_end_take_linear_time() {
+        for introducer in ["\u{1b}]", "\u{1b}P", "\u{9d}", "\u{1b}_x"] {
+            let begun = std::time::Instant::now();
+            let text = introducer.repeat(1 << 20);
+            let shown = PlainText::from(text.as_str());
+            assert_eq!(shown.len(), introducer.matches('x').count() << 20);
+            assert!(PlainText::from(format!("{text}\u{7}y")).ends_with('y'));
+            assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{introducer:?}");
         }
     }
 

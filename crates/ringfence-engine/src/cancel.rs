@@ -35,6 +35,11 @@ impl Cancel {
         self.lock().wish.is_some()
     }
 
+    /// Whether somebody wished for the end at once.
+    pub(crate) fn kills(&self) -> bool {
+        matches!(self.lock().wish, Some(Stop::Kill))
+    }
+
     /// How often the end was requested.
     pub(crate) fn requests(&self) -> u32 {
         self.lock().requests

@@ -101,6 +101,10 @@ impl Watch<'_> {
     }
 
     fn output(&mut self, state: &mut State, stream: Stream, bytes: &[u8]) {
+        // What a run has printed when it is killed may take longer to read than it had time.
+        if state.killed || is_over(state, Instant::now()) {
+            return;
+        }
         if self.at_terminal {
             if let Err(failure) = self.audience.raw(stream, bytes) {
                 end(state, || failure);
@@ -158,6 +162,10 @@ impl Watch<'_> {
             // Whoever cancels has asked the run already; what is left to do here is not to wait for ever.
             state.asked = true;
             end(state, || Failure::new(FailureClass::Cancelled, "the run was cancelled"));
+            // Who asks again does not wait.
+            if let Some((_, kill_at)) = state.ending.as_mut().filter(|_| self.cancel.kills()) {
+                *kill_at = now.min(*kill_at);
+            }
         }
         self.look_at_stall(state, now);
         if now >= state.deadline {
@@ -224,6 +232,12 @@ fn end(state: &mut State, why: impl FnOnce() -> Failure) {
     if state.ending.is_none() {
         state.ending = Some((why(), Instant::now() + GRACE));
     }
+}
+
+/// Whether a run that was asked to end has had its time for that.
+fn is_over(state: &State, now: Instant) -> bool {
+    let asked = state.ending.as_ref().is_some_and(|(_, kill_at)| now >= *kill_at);
+    asked || now >= state.deadline + GRACE
 }
 
 /// Lines of plain output that came together are one event: a log line for each would be many times their size.
