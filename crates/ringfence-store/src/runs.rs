@@ -325,8 +325,9 @@ impl Runs {
     /// The bytes of a run that can be taken without its evidence.
     pub fn bulk(&self, run: &RunId) -> u64 {
         let attachments = fs::read_dir(self.attachments(run)).into_iter().flatten().flatten();
-        let sizes = attachments.filter_map(|entry| entry.metadata().ok()).map(|data| data.len());
-        sizes.sum::<u64>() + fs::metadata(self.log_file(run)).map_or(0, |data| data.len())
+        let sizes = attachments.filter_map(|entry| entry.metadata().ok()).map(|data| on_disk(&data));
+        let log = fs::metadata(self.log_file(run)).map_or(0, |data| on_disk(&data));
+        sizes.fold(log, u64::saturating_add)
     }
 
     /// The log of a run. A last line that was cut off by a crash is left out.
@@ -336,6 +337,11 @@ impl Runs {
         let lines = BufReader::new(file).lines().map_while(Result::ok);
         Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).collect())
     }
+}
+
+/// The bytes that a file takes on disk.
+fn on_disk(data: &fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(data).saturating_mul(512)
 }
 
 /// A run that is being written.

@@ -190,7 +190,7 @@ pub const KEYS: &[Key] = &[
         "queue.keep_size",
         Kind::Memory,
         Some("\"10g\""),
-        "how much runs may take in all; beyond it the largest logs are trimmed",
+        "how much the logs and attachments of all runs may take on disk; beyond it the largest are trimmed",
     ),
     key(
         "queue.log_format",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ringfence_backends::keeper::Keeper;
@@ -93,7 +94,7 @@ pub(crate) fn sweep(
     let mut used = BTreeSet::new();
     for run in runs.list()? {
         let size = size_of(&runs.directory(&run));
-        total += size;
+        total = total.saturating_add(size);
         used.extend(runs.record(&run).ok().map(|record| record.mode));
         if may_go(&runs, &run, kept.layers) && !needed.contains(&run) {
             candidates.push((run, size));
@@ -116,11 +117,11 @@ pub(crate) fn sweep(
             continue;
         }
         total = total.saturating_sub(size);
-        swept.bytes += size;
+        swept.bytes = swept.bytes.saturating_add(size);
         swept.runs.push(run);
     }
     if kept.by_size == BySize::Bulk {
-        trim_largest(&runs, left, total.saturating_sub(kept.bytes), dry, &mut swept);
+        trim_largest(&runs, left, kept.bytes, dry, &mut swept);
     }
     for keeper in keepers(installation, &used) {
         swept.sandboxes.extend(orphans(&*keeper, installation, dry));
@@ -129,9 +130,12 @@ pub(crate) fn sweep(
     Ok(swept)
 }
 
-/// Removes logs and attachments, those of the largest first, until so many bytes are free.
-fn trim_largest(runs: &Runs, left: Vec<RunId>, mut excess: u64, dry: bool, swept: &mut Swept) {
+/// Removes logs and attachments, those of the largest first, until all of them together take no more than so many bytes. What cannot
+/// be trimmed, such as an overlay, does not count: it would cost other runs their logs.
+fn trim_largest(runs: &Runs, left: Vec<RunId>, most: u64, dry: bool, swept: &mut Swept) {
     let mut bulky: Vec<(u64, RunId)> = left.into_iter().map(|run| (runs.bulk(&run), run)).collect();
+    let all = bulky.iter().fold(0_u64, |sum, (bulk, _)| sum.saturating_add(*bulk));
+    let mut excess = all.saturating_sub(most);
     bulky.sort_unstable();
     while excess > 0 {
         let Some((_, run)) = bulky.pop().filter(|(bulk, _)| *bulk > 2 * TRIMMED_LOG_BYTES) else { return };
@@ -165,7 +169,7 @@ fn modified_ms(path: &Path) -> u64 {
     since.and_then(|since| u64::try_from(since.as_millis()).ok()).unwrap_or(u64::MAX)
 }
 
-/// The bytes below a directory, links not followed. What is deeper than any path can be is not counted.
+/// The bytes that a directory takes on disk, links not followed. What is deeper than any path can be is not counted.
 fn size_of(path: &Path) -> u64 {
     let mut sum: u64 = 0;
     let mut pending = vec![path.to_owned()];
@@ -173,7 +177,7 @@ fn size_of(path: &Path) -> u64 {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             match entry.metadata() {
                 Ok(data) if data.is_dir() => pending.push(entry.path()),
-                Ok(data) => sum = sum.saturating_add(data.len()),
+                Ok(data) => sum = sum.saturating_add(data.blocks().saturating_mul(512)),
                 Err(_) => {}
             }
         }
