@@ -4,8 +4,9 @@
 //! the run began, through no link, without waiting for anybody, and only if it is a plain file of a bearable size.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Take, Write};
 use std::path::{Component, Path, PathBuf};
+use std::time::Instant;
 
 use globset::GlobSet;
 use ring::digest::{Context, SHA256};
@@ -19,6 +20,8 @@ const BEGIN: &str = "[send_file:";
 const MOST: usize = 32;
 /// No larger file is.
 const LARGEST: u64 = 100 << 20;
+/// No more bytes are in all, by the lengths of the files.
+const MAX_TOTAL_BYTES: u64 = 256 << 20;
 
 /// No more entries of a workspace are searched for what a run must not read.
 const MAX_SEARCHED: usize = 2_000_000;
@@ -97,7 +100,7 @@ impl Places {
     }
 
     /// Opens a file that the agent named, or tells why not.
-    fn open(&self, named: &str, unreadable: &Unreadable) -> Result<File, String> {
+    fn open(&self, named: &str, unreadable: &Unreadable, left: u64) -> Result<(File, u64), String> {
         if named.chars().any(char::is_control) {
             return Err("it is no name of a file".into());
         }
@@ -118,9 +121,12 @@ impl Places {
             }
         }
         let (file, length) = found.map_err(|error| reason(&error))?;
-        match length > LARGEST {
-            true => Err(format!("it is larger than {} MiB", LARGEST >> 20)),
-            false => Ok(file),
+        match length {
+            length if length > LARGEST => Err(format!("it is larger than {} MiB", LARGEST >> 20)),
+            length if length > left => {
+                Err(format!("all attachments would be larger than {} MiB", MAX_TOTAL_BYTES >> 20))
+            }
+            length => Ok((file, length)),
         }
     }
 
@@ -216,23 +222,34 @@ fn real_path(path: &Path) -> Option<PathBuf> {
 }
 
 /// The text without its tags, and what they named. What cannot be attached is told at the end of the text. What must not be
-/// read stays behind.
-pub(crate) fn collect(text: &str, places: &Places, unreadable: &Unreadable) -> (String, Vec<Attachment>) {
+/// read stays behind, and so does what is not read by the deadline.
+pub(crate) fn collect(
+    text: &str,
+    places: &Places,
+    unreadable: &Unreadable,
+    deadline: Instant,
+) -> (String, Vec<Attachment>) {
     let (mut plain, names) = tags(text);
     if names.is_empty() {
         return (plain, Vec::new());
     }
     let (mut attached, mut missing): (Vec<Attachment>, Vec<String>) = (Vec::new(), Vec::new());
+    let mut left = MAX_TOTAL_BYTES;
     for name in names {
         if attached.iter().any(|known| known.path == Path::new(&name)) {
             continue;
         }
         let tried = match attached.len() < MOST {
-            true => places.open(&name, unreadable).and_then(|file| attach(&name, file, places)),
+            true => places
+                .open(&name, unreadable, left)
+                .and_then(|(file, length)| attach(&name, file.take(length), places, deadline)),
             false => Err(format!("no more than {MOST} files are attached")),
         };
         match tried {
-            Ok(attachment) => attached.push(attachment),
+            Ok(attachment) => {
+                left = left.saturating_sub(attachment.size);
+                attached.push(attachment);
+            }
             Err(why) => missing.push(format!("- {}: {why}", name.escape_debug())),
         }
     }
@@ -260,8 +277,13 @@ fn tags(text: &str) -> (String, Vec<String>) {
     (if names.is_empty() { plain } else { plain.trim().to_owned() }, names)
 }
 
-/// Reads a file once, for its sum and for its copy.
-fn attach(name: &str, file: File, places: &Places) -> Result<Attachment, String> {
+/// Reads a file once, for its sum and for its copy. Whoever writes to it meanwhile does not make it longer.
+fn attach(
+    name: &str,
+    mut file: Take<File>,
+    places: &Places,
+    deadline: Instant,
+) -> Result<Attachment, String> {
     let path = PathBuf::from(name);
     let words = |error: io::Error| error.to_string();
     let directory = places.copies.as_ref();
@@ -269,9 +291,15 @@ fn attach(name: &str, file: File, places: &Places) -> Result<Attachment, String>
     let mut sum = Context::new(&SHA256);
     let mut size = 0;
     let mut buffer = vec![0; 64 << 10];
-    // Whoever writes to it meanwhile does not make it longer.
-    let mut file = file.take(LARGEST);
     loop {
+        if Instant::now() >= deadline {
+            // A copy of a part is no use, and takes space.
+            if let (Some((_, directory)), Some((path, _))) = (directory, &copy) {
+                let name = path.file_name().map(Path::new).unwrap_or(path);
+                let _ = directory.remove_file(name);
+            }
+            return Err("the time of the run is over".into());
+        }
         let count = file.read(&mut buffer).map_err(words)?;
         if count == 0 {
             break;
@@ -308,6 +336,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
     use std::path::Path;
+    use std::time::{Duration, Instant};
 
     use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
     use ringfence_workspace::Directory;
@@ -324,6 +353,26 @@ mod tests {
         globs.add(globset::Glob::new("**/.env").unwrap());
         globs.add(globset::Glob::new("secrets/**").unwrap());
         places.unreadable(globs.build().unwrap(), [directory.join("hidden")].into_iter())
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn attachments_are_bounded_in_sum_and_in_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::File::create(at("0")).unwrap().set_len(90 << 20).unwrap();
+        (1..8).for_each(|number| std::fs::hard_link(at("0"), at(&number.to_string())).unwrap());
+        let text: String = (0..8).map(|number| format!("[send_file: {number}]")).collect();
+        let places = places(directory.path(), None);
+        let unreadable = unreadable(directory.path(), &places);
+        let (told, attached) = collect(&text, &places, &unreadable, later());
+        assert_eq!(attached.len(), 2);
+        assert_eq!(told.matches("all attachments would be larger than 256 MiB").count(), 6, "{told}");
+        let (told, attached) = collect(&text, &places, &unreadable, Instant::now());
+        assert!(attached.is_empty() && told.contains("the time of the run is over"), "{told}");
     }
 
     #[test]
@@ -343,7 +392,7 @@ mod tests {
         for _ in 0..2 {
             let text = "Done. [send_file: /workspace/out/a.png] [send_file: /workspace/out/a.png]";
             let places = places(directory.path(), Some(out.path()));
-            let (text, attached) = collect(text, &places, &unreadable(directory.path(), &places));
+            let (text, attached) = collect(text, &places, &unreadable(directory.path(), &places), later());
             assert_eq!((text.as_str(), attached.len()), ("Done.", 1));
             assert_eq!((attached[0].size, attached[0].media_type.as_str()), (3, "image/png"));
             assert!(attached[0].sha256.starts_with("ba7816bf"), "{}", attached[0].sha256);
@@ -393,7 +442,7 @@ mod tests {
         ] {
             let places = places(directory.path(), None);
             let unreadable = unreadable(directory.path(), &places);
-            let (text, attached) = collect(&format!("Hi [send_file: {name}]"), &places, &unreadable);
+            let (text, attached) = collect(&format!("Hi [send_file: {name}]"), &places, &unreadable, later());
             assert!(attached.is_empty(), "{name}");
             assert!(text.starts_with("Hi\n\n[Warning: Some files could not be found"), "{text}");
         }
@@ -418,11 +467,11 @@ mod tests {
         std::fs::rename(at("hidden"), at("shown")).unwrap();
         std::fs::write(at("pub/new"), "made by the run").unwrap();
         for name in ["plain.txt", "open/alias", "pub/key", "pub/inner/key", "shown/x"] {
-            let (text, attached) = collect(&format!("[send_file: {name}]"), &places, &unreadable);
+            let (text, attached) = collect(&format!("[send_file: {name}]"), &places, &unreadable, later());
             assert!(attached.is_empty() && text.contains("the run may not read it"), "{name}: {text}");
         }
         for name in ["open/x", "pub/new"] {
-            let (text, attached) = collect(&format!("[send_file: {name}]"), &places, &unreadable);
+            let (text, attached) = collect(&format!("[send_file: {name}]"), &places, &unreadable, later());
             assert_eq!(attached.len(), 1, "{name}: {text}");
         }
     }
@@ -443,7 +492,8 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
         let places = hold("real/deeper").unwrap();
-        let (_, attached) = collect("[send_file: a]", &places, &unreadable(directory.path(), &places));
+        let (_, attached) =
+            collect("[send_file: a]", &places, &unreadable(directory.path(), &places), later());
         assert_eq!(std::fs::read_to_string(attached[0].copy.as_ref().unwrap()).unwrap(), "abc");
     }
 }

@@ -319,7 +319,9 @@ pub fn run(
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
     (result.git_refs, result.executed_later) = (imported.refs, executed_later);
     if let Some(unreadable) = unreadable {
-        let (text, attachments) = attachments::collect(&result.text, &places, &unreadable);
+        let left = plan.request.policy.limits.timeout_seconds.duration().saturating_sub(started.elapsed());
+        let deadline = Instant::now() + left.min(POST_RUN_LONGEST) + POST_RUN_GRACE;
+        let (text, attachments) = attachments::collect(&result.text, &places, &unreadable, deadline);
         (result.text, result.attachments) = (text.into(), attachments);
     }
     // The run is over, whatever the disk and the reader say.
