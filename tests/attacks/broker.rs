@@ -209,3 +209,18 @@ in_every_sandbox! {
         }
     }
 }
+
+/// The login of a subscription opens an account: a gateway gets it only if the settings name that.
+#[test]
+fn login_is_not_sent_to_a_gateway_that_the_settings_do_not_name() {
+    let place = crate::support::Place::new();
+    std::fs::create_dir(place.home().join(".claude")).unwrap();
+    let login = r#"{"claudeAiOauth":{"accessToken":"sk-ant-oat01-REAL","refreshToken":"sk-ant-ort01-REAL","expiresAt":4102444800000,"scopes":["user:inference"]}}"#;
+    std::fs::write(place.home().join(".claude/.credentials.json"), login).unwrap();
+    let args = ["run", "--mode", "native", "--agent", "claude", "--base-url", "https://gw.test", "hi"];
+    let refused = place.run(&args);
+    assert!(refused.code() != 0, "{refused:?}");
+    let told = refused.stderr.replace('\n', " ");
+    assert!(told.contains("is not sent to gw.test:443") && told.contains("broker.login_gateways"), "{told}");
+    assert!(!told.contains("REAL"), "{told}");
+}

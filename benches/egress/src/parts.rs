@@ -81,6 +81,7 @@ pub(crate) async fn broker(directory: &Path, server: SocketAddr) -> anyhow::Resu
         programs: &HostPrograms::none(),
         keychain: None,
         base_url: Some(&url),
+        login_gateways: &[],
     };
     let setup = Setup {
         network: Network {

@@ -166,6 +166,7 @@ mod tests {
             programs: &HostPrograms::none(),
             keychain: None,
             base_url: None,
+            login_gateways: &[],
         };
         let credentials = find(&["anthropic"], sources).unwrap();
         let placeholder = credentials[0].inside().env["ANTHROPIC_API_KEY"].clone();

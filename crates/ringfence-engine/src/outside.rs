@@ -44,6 +44,8 @@ pub struct Outside {
     pub learn: bool,
     /// Credentials that a person has named, as they are written.
     pub named: Vec<String>,
+    /// The hosts of gateways to which a login may be sent.
+    pub login_gateways: Vec<HostRule>,
     /// What tokens cost, if not what the built-in list says.
     pub prices: Option<Prices>,
     /// What earlier runs of the same task have used of its budget.
@@ -53,8 +55,9 @@ pub struct Outside {
 impl Outside {
     /// The host as the providers of credentials see it.
     pub fn sources<'a>(&'a self, env: &'a BTreeMap<String, String>) -> Sources<'a> {
-        let Outside { home, moved, state, programs, keychain, .. } = self;
-        Sources { env, home, moved, state, programs, keychain: keychain.as_deref(), base_url: None }
+        let Outside { home, moved, state, programs, keychain, login_gateways, .. } = self;
+        let keychain = keychain.as_deref();
+        Sources { env, home, moved, state, programs, keychain, base_url: None, login_gateways }
     }
 }
 
@@ -80,7 +83,15 @@ pub(crate) fn credentials(job: &Job<'_>, base_url: Option<&str>) -> Result<Vec<C
     }
     let sources = job.outside.sources(&job.host_env);
     let mut all = match job.work.cli() {
-        Some(cli) => find(cli.facts().login.providers, Sources { base_url, ..sources })?,
+        Some(cli) => {
+            let login = &cli.facts().login;
+            let handed = login.env.iter().any(|name| job.given_env.contains_key(*name));
+            match find(login.providers, Sources { base_url, ..sources }) {
+                // The run has a key of its own for that server.
+                Err(ProviderError::LoginAtGateway { .. }) if handed => Vec::new(),
+                found => found?,
+            }
+        }
         None => Vec::new(),
     };
     for text in &job.outside.named {

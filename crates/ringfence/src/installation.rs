@@ -259,6 +259,7 @@ impl Installation {
             connect_to,
             roots,
             named: settings.credentials.clone(),
+            login_gateways: settings.login_gateways.clone(),
             prices,
             ask: None,
             learn: false,

@@ -122,6 +122,12 @@ pub const KEYS: &[Key] = &[
         Some("[]"),
         "more credentials: `github`, or `HOST HEADER: VALUE` with `{env:NAME}`, `{file:PATH}`, `{command:WORDS}` or `{keyring:SERVICE/ACCOUNT}` in it",
     ),
+    key(
+        "broker.login_gateways",
+        Kind::Hosts,
+        Some("[]"),
+        "hosts of gateways (`base_url`) to which the login of a Claude or ChatGPT subscription may be sent; to others only a key is",
+    ),
     key("broker.prices_file", Kind::Path, None, "what tokens cost, in the form of the built-in list")
         .env(&["RINGFENCE_PRICES_FILE"]),
     key(

@@ -147,6 +147,8 @@ pub struct BrokerSettings {
     pub allow: Vec<HostRule>,
     /// Credentials that a person has named, as they are written.
     pub credentials: Vec<String>,
+    /// Hosts of gateways (`base_url`) to which the login of a subscription may be sent.
+    pub login_gateways: Vec<HostRule>,
     /// What tokens cost.
     pub prices_file: Option<PathBuf>,
     /// Where the login of Claude Code is, in the place of `~/.claude`.

@@ -10,13 +10,13 @@ const FILE: &str = ".claude/.credentials.json";
 const SERVICE: &str = "Claude Code-credentials";
 
 pub(super) fn credentials(sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError> {
-    let hosts = sources.hosts(&HOSTS)?;
+    let hosts = || sources.login_hosts("claude login", "ANTHROPIC_AUTH_TOKEN or ANTHROPIC_API_KEY", &HOSTS);
     if let Some(secret) = sources.variable(VARIABLE) {
-        return Ok(vec![by_variable("claude login", VARIABLE, "sk-ant-oat01-", secret, hosts)?]);
+        return Ok(vec![by_variable("claude login", VARIABLE, "sk-ant-oat01-", secret, hosts()?)?]);
     }
     for store in stores(sources) {
         if let Some((login, document)) = Login::open(&CLAUDE, store, sources.state)? {
-            return Ok(vec![by_login("claude login", FILE, hosts, login, &document)]);
+            return Ok(vec![by_login("claude login", FILE, hosts()?, login, &document)]);
         }
     }
     Ok(Vec::new())

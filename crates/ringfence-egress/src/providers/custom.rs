@@ -157,6 +157,7 @@ mod tests {
             programs: &HostPrograms::new("/usr/bin:/bin"),
             keychain: None,
             base_url: None,
+            login_gateways: &[],
         };
         let credential = named(text, sources).map_err(|error| error.to_string())?;
         assert!(!format!("{credential:?}").contains("real"));

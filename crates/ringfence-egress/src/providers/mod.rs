@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ringfence_core::policy::{BadHostRule, HostRule};
+use ringfence_core::policy::{BadHostRule, Host, HostRule};
 use ringfence_workspace::HostPrograms;
 use serde_json::Value;
 
@@ -38,6 +38,8 @@ pub struct Sources<'a> {
     pub keychain: Option<&'a Path>,
     /// The address of the model, where it is not the provider's own.
     pub base_url: Option<&'a str>,
+    /// The hosts at which the user allows a login of a subscription, where the address of the model is at one of them.
+    pub login_gateways: &'a [HostRule],
 }
 
 impl Sources<'_> {
@@ -66,6 +68,18 @@ pub enum ProviderError {
         text: String,
         /// Why.
         why: String,
+    },
+    /// The only credential is a login, and the address of the model is not the provider's.
+    #[error(
+        "the {login} is not sent to {host}, where --base-url puts the model: set a key of that server ({variable}), or name the host in `broker.login_gateways`"
+    )]
+    LoginAtGateway {
+        /// The credential.
+        login: &'static str,
+        /// Host and port of the address.
+        host: HostRule,
+        /// The variable of a key.
+        variable: &'static str,
     },
     /// There is no randomness.
     #[error("a placeholder cannot be made: {0}")]
@@ -125,6 +139,23 @@ impl Sources<'_> {
         }
     }
 
+    /// The hosts of a login. It opens an account of the user and not only a model, so it goes to a gateway only if the settings
+    /// name that.
+    fn login_hosts(
+        &self,
+        login: &'static str,
+        variable: &'static str,
+        own: &[&str],
+    ) -> Result<Vec<HostRule>, ProviderError> {
+        let hosts = self.hosts(own)?;
+        match self.base_url {
+            Some(url) if !self.login_gateways.iter().any(|rule| is_at(rule, url)) => {
+                Err(ProviderError::LoginAtGateway { login, host: host_of(url)?, variable })
+            }
+            _ => Ok(hosts),
+        }
+    }
+
     /// To which requests the secret of a model's credential is added.
     fn scope(&self) -> Scope {
         self.base_url.map_or(Scope::Provider, Scope::of_gateway)
@@ -140,13 +171,24 @@ impl Sources<'_> {
 
 /// The host and port of an address, as a rule.
 fn host_of(url: &str) -> Result<HostRule, BadHostRule> {
+    match place_of(url) {
+        (_, Some((host, port))) => format!("{host}:{port}").parse(),
+        (authority, None) => authority.parse(),
+    }
+}
+
+/// The authority of an address, and its host and port if it names them.
+fn place_of(url: &str) -> (&str, Option<(Host, u16)>) {
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let port = if scheme == "http" { 80 } else { 443 };
-    match ringfence_core::policy::parse_authority(authority) {
-        Ok((host, named)) => format!("{host}:{}", named.unwrap_or(port)).parse(),
-        Err(_) => authority.parse(),
-    }
+    let place = ringfence_core::policy::parse_authority(authority).ok();
+    (authority, place.map(|(host, named)| (host, named.unwrap_or(port))))
+}
+
+/// Whether a rule names the host and port of an address.
+fn is_at(rule: &HostRule, url: &str) -> bool {
+    place_of(url).1.is_some_and(|(host, port)| rule.matches(&host, port))
 }
 
 /// A credential that is known by one variable.
@@ -214,6 +256,7 @@ mod tests {
             programs: &NO_PROGRAMS,
             keychain: None,
             base_url: None,
+            login_gateways: &[],
         }
     }
 
@@ -302,6 +345,67 @@ mod tests {
         assert_eq!(names, ["opencode anthropic", "opencode openrouter"]);
         let files: String = found.iter().flat_map(|one| one.inside().files.values()).cloned().collect();
         assert!(!files.contains("real"), "{files}");
+    }
+
+    #[test]
+    fn gateway_gets_the_key_that_is_meant_for_it_and_no_other() {
+        let keys = env(&[
+            ("ANTHROPIC_API_KEY", "real-a"),
+            ("OPENAI_API_KEY", "real-o"),
+            ("OPENROUTER_API_KEY", "real-r"),
+            ("GEMINI_API_KEY", "real-g"),
+        ]);
+        let gateway = Some("https://gw.test/v1");
+        let login = json!({"openrouter": {"type": "api", "key": "real-b"}});
+        let home = written(".local/share/opencode/auth.json", &login);
+        for (providers, name) in [
+            (&["opencode"][..], "opencode openai"),
+            (&["anthropic", "claude"], "anthropic key"),
+            (&["openai", "chatgpt"], "openai key"),
+        ] {
+            let sources = Sources { base_url: gateway, ..sources(&keys, home.path()) };
+            let found = find(providers, sources).unwrap();
+            let at = |one: &super::Credential| one.hosts()[0].to_string();
+            let names: Vec<_> = found.iter().map(|one| (one.name(), at(one))).collect();
+            assert_eq!(names, [(name, "gw.test:443".to_owned())]);
+        }
+        let none = BTreeMap::new();
+        let sources = Sources { base_url: gateway, ..sources(&none, home.path()) };
+        assert!(find(&["opencode"], sources).unwrap().is_empty());
+    }
+
+    #[test]
+    fn login_goes_to_a_gateway_only_if_the_settings_name_it() {
+        let login = json!({"claudeAiOauth": {"accessToken": "sk-ant-oat01-real", "refreshToken": "sk-ant-ort01-real",
+            "expiresAt": 1, "scopes": ["user:inference"], "subscriptionType": "max"}});
+        let claude = written(".claude/.credentials.json", &login);
+        let codex = written(
+            ".codex/auth.json",
+            &json!({"auth_mode": "chatgpt", "OPENAI_API_KEY": null, "last_refresh": "2026-01-01T00:00:00Z",
+                "tokens": {"id_token": "a.e30.c", "access_token": "a.e30.c", "refresh_token": "r", "account_id": "x"}}),
+        );
+        let none = BTreeMap::new();
+        let token = env(&[("CLAUDE_CODE_OAUTH_TOKEN", "sk-ant-oat01-real")]);
+        let named = ["gw.test".parse().unwrap()];
+        for (providers, env, home) in [
+            (&["anthropic", "claude"][..], &none, claude.path()),
+            (&["anthropic", "claude"], &token, Path::new("/nowhere")),
+            (&["openai", "chatgpt"], &none, codex.path()),
+        ] {
+            let at = |base_url, login_gateways| {
+                find(providers, Sources { base_url, login_gateways, ..sources(env, home) })
+            };
+            let refused = at(Some("https://gw.test/v1"), &[]).unwrap_err().to_string();
+            assert!(refused.contains("is not sent to gw.test:443"), "{refused}");
+            assert!(refused.contains("broker.login_gateways") && !refused.contains("real"), "{refused}");
+            assert!(at(Some("https://gw.test:8443/v1"), &named).is_err());
+            assert!(at(Some("https://gw.test.evil.test/v1"), &named).is_err());
+            assert_eq!(
+                at(Some("https://gw.test/v1"), &named).unwrap()[0].hosts()[0].to_string(),
+                "gw.test:443"
+            );
+            assert_ne!(at(None, &named).unwrap()[0].hosts()[0].to_string(), "gw.test:443");
+        }
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! A key of OpenAI's API, or the login of a ChatGPT plan.
 
-use serde_json::Value;
-
 use super::{ProviderError, Sources, by_login, by_variable, text};
 use crate::credential::Credential;
 use crate::login::{CHATGPT, Login, Store};
@@ -30,9 +28,8 @@ pub(super) fn key(sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError
 }
 
 pub(super) fn login(sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError> {
-    let hosts = sources.hosts(&LOGIN_HOSTS)?;
     let opened = Login::open(&CHATGPT, Store::File(sources.place(FILE)), sources.state)?;
-    let credential =
-        |(login, document): (Login, Value)| by_login("chatgpt login", FILE, hosts, login, &document);
-    Ok(opened.map(credential).into_iter().collect())
+    let Some((login, document)) = opened else { return Ok(Vec::new()) };
+    let hosts = sources.login_hosts("chatgpt login", "CODEX_API_KEY or OPENAI_API_KEY", &LOGIN_HOSTS)?;
+    Ok(vec![by_login("chatgpt login", FILE, hosts, login, &document)])
 }

@@ -23,13 +23,19 @@ const PROVIDERS: [(&str, &str, &str, &str); 5] = [
     ("opencode", "OPENCODE_API_KEY", "sk-", "opencode.ai"),
 ];
 
+/// The variable whose key goes to a gateway: the configuration that Ringfence gives opencode there names it.
+const GATEWAY_VARIABLE: &str = "OPENAI_API_KEY";
+
 pub(super) fn credentials(sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError> {
+    if sources.base_url.is_some() {
+        return at_gateway(sources);
+    }
     let document = sources.document(FILE)?.unwrap_or_default();
     let mut found = Vec::new();
     let mut file = Map::new();
     for (name, variable, beginning, host) in PROVIDERS {
         let called = format!("opencode {name}");
-        let hosts = sources.hosts(&[host])?;
+        let hosts = vec![host.parse()?];
         if let Some(secret) = sources.variable(variable) {
             found.push(by_variable(&called, variable, beginning, secret, hosts)?);
         } else if let Some(key) = document.get(name).and_then(|login| text(login, &["key"])) {
@@ -52,4 +58,14 @@ pub(super) fn credentials(sources: Sources<'_>) -> Result<Vec<Credential>, Provi
         first.inside.files = BTreeMap::from([(PathBuf::from(FILE), file)]);
     }
     Ok(found)
+}
+
+/// At a gateway the one key that is meant for it. Those of other providers are no business of that server, and the run does not
+/// have them.
+fn at_gateway(sources: Sources<'_>) -> Result<Vec<Credential>, ProviderError> {
+    let known = PROVIDERS.iter().find(|(_, variable, ..)| *variable == GATEWAY_VARIABLE);
+    let Some((name, variable, beginning, host)) = known else { return Ok(Vec::new()) };
+    let Some(secret) = sources.variable(variable) else { return Ok(Vec::new()) };
+    let hosts = sources.hosts(&[host])?;
+    Ok(vec![by_variable(&format!("opencode {name}"), variable, beginning, secret, hosts)?])
 }
