@@ -1,4 +1,8 @@
 //! What left a run and what did not: a line each, never a body, never a query.
+//!
+//! What a host may hear of is recorded twice: when it begins, before anything is sent, and when it has ended. The space of the second
+//! line is reserved on disk with the first one, so a full disk cannot keep it out. Where the first line cannot be written nothing is
+//! sent.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -7,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -29,6 +33,13 @@ const MAX_MALFORMED: u64 = 100;
 pub(crate) const MALFORMED: &str = "malformed";
 /// No more files than these are read.
 const MAX_FILES: u32 = 8;
+/// Space is reserved on disk in steps of so many bytes, ahead of what is written.
+const RESERVE_STEP: u64 = 1 << 20;
+/// So much longer than the line of its begin may the line of a request's end be.
+const MAX_END_EXTRA: u64 = 1024;
+/// How often, and after how long, lines are tried again at the end that the disk does not take.
+const LAST_TRIES: u32 = 10;
+const LAST_PAUSE: Duration = Duration::from_millis(50);
 /// How long a line waits for others.
 const SOON: Duration = Duration::from_millis(5);
 /// Longer texts are cut.
@@ -84,52 +95,86 @@ pub struct Entry {
     /// For how many requests it stands, where the audit only counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
+    /// A number that the lines of one request's begin and end share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<u64>,
+    /// Whether it has begun and its end is not recorded: the host may have heard of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub begun: bool,
 }
 
-/// Writes entries, on a thread of its own: whoever is served does not wait for the disk. All that was noted is written
+/// A request whose begin is recorded, until its end is.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    number: u64,
+    /// Bytes that are reserved for its end.
+    promised: u64,
+}
+
+/// Writes entries. Whoever is served waits for the line of its begin alone; all others are written on a thread of its own, at the latest
 /// when this is dropped.
 pub(crate) struct Audit {
     lines: Option<Sender<Vec<u8>>>,
-    /// Bytes that were handed to the thread: all of them, and those of requests that were not served.
+    files: Arc<Mutex<Files>>,
+    /// Bytes that were written or handed to the thread: all of them, and those of requests that were not served.
     written: AtomicU64,
     denied: AtomicU64,
     malformed: AtomicU64,
+    /// The number of the next request.
+    next: AtomicU64,
     /// Requests that are only counted.
     counted: Mutex<BTreeMap<Kind, Entry>>,
-    /// Whether the disk takes nothing more.
-    failed: Arc<AtomicBool>,
+    state: Arc<AuditState>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What is known of an audit, also when it is closed.
+#[derive(Debug, Default)]
+pub(crate) struct AuditState {
+    /// Whether the disk takes nothing more.
+    failed: AtomicBool,
+    /// Whether lines were lost.
+    incomplete: AtomicBool,
+}
+
+impl AuditState {
+    /// Whether lines of an audit that is closed were lost.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.incomplete.load(Ordering::Relaxed)
+    }
 }
 
 /// What refused requests have in common that are counted together.
 type Kind = (String, String, u16);
 
 impl Audit {
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let failed = Arc::new(AtomicBool::new(false));
-        let mut files = Files {
-            path: path.to_owned(),
-            file: open(path)?,
-            length: 0,
-            aside: 0,
-            failed: Arc::clone(&failed),
-        };
+    #[cfg(test)]
+    fn create(path: &Path) -> io::Result<Self> {
+        Self::create_with(path, Arc::default())
+    }
+
+    pub(crate) fn create_with(path: &Path, state: Arc<AuditState>) -> io::Result<Self> {
+        let files = Arc::new(Mutex::new(Files::create(path, Arc::clone(&state))?));
         let (lines, written) = channel::<Vec<u8>>();
+        let of_thread = Arc::clone(&files);
         let thread = std::thread::Builder::new().name("audit".into()).spawn(move || {
             while let Ok(mut lines) = written.recv() {
                 // As many as come soon, in one go: waking this thread for each would cost more than all the rest.
                 std::thread::park_timeout(SOON);
                 written.try_iter().for_each(|line| lines.extend(line));
-                files.write(&lines);
+                lock(&of_thread).write(&lines);
             }
         })?;
         Ok(Self {
             lines: Some(lines),
+            files,
             written: AtomicU64::new(0),
             denied: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
+            // Other than those of an earlier audit in the same file.
+            next: AtomicU64::new(now_ms() << 10),
             counted: Mutex::default(),
-            failed,
+            state,
             thread: Some(thread),
         })
     }
@@ -137,7 +182,32 @@ impl Audit {
     /// Whether nothing more is to be served, because it could not be recorded.
     pub(crate) fn is_full(&self) -> bool {
         let written = self.written.load(Ordering::Relaxed);
-        self.failed.load(Ordering::Relaxed) || written > MAX_BYTES - RESERVED_BYTES
+        self.state.failed.load(Ordering::Relaxed) || written > MAX_BYTES - RESERVED_BYTES
+    }
+
+    /// Records that something begins, and reserves the space of its end. Nothing may be sent if that fails.
+    pub(crate) fn begin(&self, mut entry: Entry) -> Option<Begun> {
+        if self.is_full() {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        (entry.request, entry.begun) = (Some(number), true);
+        let line = encode(&entry)?;
+        let length = line.len() as u64;
+        let promised = length + MAX_END_EXTRA;
+        lock(&self.files).begin(&line, promised).ok()?;
+        self.written.fetch_add(length + promised, Ordering::Relaxed);
+        Some(Begun { number, promised })
+    }
+
+    /// Records the end of something whose begin is recorded.
+    pub(crate) fn end(&self, begun: &Begun, mut entry: Entry) {
+        entry.request = Some(begun.number);
+        let line = encode(&entry).unwrap_or_default();
+        self.written.fetch_sub(begun.promised.saturating_sub(line.len() as u64), Ordering::Relaxed);
+        lock(&self.files).end(&line, begun.promised);
+        // The thread writes it soon, or the next that begins does.
+        self.send(Vec::new());
     }
 
     pub(crate) fn write(&self, entry: &Entry) {
@@ -181,6 +251,8 @@ impl Audit {
             duration_ms: 0,
             credential: None,
             count: Some(0),
+            request: None,
+            begun: false,
             ..entry.clone()
         };
         let sum = counted.entry(kind.clone()).or_insert_with(fresh);
@@ -206,7 +278,12 @@ impl Drop for Audit {
             thread.thread().unpark();
             let _ = thread.join();
         }
+        lock(&self.files).close();
     }
+}
+
+fn lock(files: &Mutex<Files>) -> MutexGuard<'_, Files> {
+    files.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The file that is written, and how long it has become.
@@ -215,27 +292,153 @@ struct Files {
     file: File,
     length: u64,
     aside: u32,
-    failed: Arc<AtomicBool>,
+    /// How much of the file has space on disk.
+    allocated: u64,
+    /// Lines, or the rest of one, that are not written yet and have space.
+    pending: Vec<u8>,
+    /// Lines that have no space.
+    unreserved: Vec<u8>,
+    /// Bytes for the ends of requests that go on.
+    promised: u64,
+    state: Arc<AuditState>,
 }
 
 impl Files {
-    fn write(&mut self, lines: &[u8]) {
-        // A disk that takes nothing more is as good as full.
-        if self.length > MAX_FILE_BYTES && self.put_aside().is_err() {
-            self.failed.store(true, Ordering::Relaxed);
-        }
-        if self.file.write_all(lines).is_err() {
-            self.failed.store(true, Ordering::Relaxed);
-        }
-        self.length += lines.len() as u64;
+    fn create(path: &Path, state: Arc<AuditState>) -> io::Result<Self> {
+        let file = open(path)?;
+        let length = file.metadata()?.len();
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            length,
+            aside: 0,
+            allocated: 0,
+            pending: Vec::new(),
+            unreserved: Vec::new(),
+            promised: 0,
+            state,
+        })
     }
 
-    fn put_aside(&mut self) -> io::Result<()> {
-        std::fs::rename(&self.path, numbered(&self.path, self.aside + 1))?;
-        self.aside += 1;
-        (self.file, self.length) = (open(&self.path)?, 0);
+    /// Makes sure that so many bytes, and all that was promised, have space.
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let wanted = self.length + self.pending.len() as u64 + self.promised + bytes;
+        if wanted <= self.allocated {
+            return Ok(());
+        }
+        let end = wanted.next_multiple_of(RESERVE_STEP);
+        allocate(&self.file, end).inspect_err(|_| self.fail())?;
+        self.allocated = end;
         Ok(())
     }
+
+    fn fail(&self) {
+        self.state.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes the begin of a request, and reserves space for its end.
+    fn begin(&mut self, line: &[u8], promised: u64) -> io::Result<()> {
+        self.reserve(line.len() as u64 + promised)?;
+        self.pending.extend_from_slice(line);
+        let written = self.flush();
+        if written.is_err() && self.pending.len() >= line.len() {
+            self.pending.truncate(self.pending.len() - line.len());
+        }
+        written.inspect(|()| self.promised += promised)
+    }
+
+    /// Takes the end of a request, for which this was promised.
+    fn end(&mut self, line: &[u8], promised: u64) {
+        self.promised = self.promised.saturating_sub(promised);
+        self.pending.extend_from_slice(line);
+    }
+
+    /// Writes what is there, and lines for which nothing is reserved. Those that the disk does not take are kept.
+    fn write(&mut self, lines: &[u8]) {
+        self.unreserved.extend_from_slice(lines);
+        let unreserved = self.unreserved.len() as u64;
+        if unreserved > 0 && self.reserve(unreserved).is_ok() {
+            self.pending.append(&mut self.unreserved);
+        }
+        let _ = self.flush();
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.write_pending().inspect_err(|_| self.fail())?;
+        if self.length > MAX_FILE_BYTES {
+            // Where that cannot be done the file goes on: it has space.
+            let _ = self.put_aside();
+        }
+        Ok(())
+    }
+
+    fn write_pending(&mut self) -> io::Result<()> {
+        let mut written = 0;
+        let result = loop {
+            let rest = &self.pending[written..];
+            if rest.is_empty() {
+                break Ok(());
+            }
+            match self.file.write(rest) {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.pending.drain(..written);
+        self.length += written as u64;
+        result
+    }
+
+    /// Begins another file, once it has space for all that was promised.
+    fn put_aside(&mut self) -> io::Result<()> {
+        let next = self.path.with_extension("next");
+        let file = open(&next)?;
+        let end = (self.promised + 1).next_multiple_of(RESERVE_STEP);
+        let made = allocate(&file, end)
+            .and_then(|()| std::fs::rename(&self.path, numbered(&self.path, self.aside + 1)))
+            .and_then(|()| std::fs::rename(&next, &self.path));
+        if let Err(error) = made {
+            let _ = std::fs::remove_file(&next);
+            return Err(error);
+        }
+        let _ = self.file.set_len(self.length);
+        self.aside += 1;
+        (self.file, self.length, self.allocated) = (file, 0, end);
+        Ok(())
+    }
+
+    /// Writes what is left, and gives back space that is not needed.
+    fn close(&mut self) {
+        for _ in 0..LAST_TRIES {
+            self.write(&[]);
+            if self.pending.is_empty() && self.unreserved.is_empty() {
+                if self.allocated > self.length {
+                    let _ = self.file.set_len(self.length);
+                }
+                return;
+            }
+            std::thread::park_timeout(LAST_PAUSE);
+        }
+        self.state.incomplete.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Gives a file space on disk to this length. Its length stays as it is. On file systems that cannot do so nothing is reserved.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, end: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, end) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) | Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_: &File, _: u64) -> io::Result<()> {
+    Ok(())
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -246,17 +449,30 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_extension(format!("{number}.jsonl"))
 }
 
-/// The entries of a run, the oldest first. A line that was cut off is left out.
+/// The entries of a run, the oldest first. A line that was cut off is left out. Of a request that has ended the end is told; those that
+/// have not come last.
 pub fn read_entries(path: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
+    let mut begun = BTreeMap::new();
     for path in (1..=MAX_FILES).map(|number| numbered(path, number)).chain([path.to_owned()]) {
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             other => other?,
         };
         let lines = BufReader::new(file).lines().map_while(Result::ok);
-        entries.extend(lines.filter_map(|line| serde_json::from_str::<Entry>(&line).ok()));
+        for entry in lines.filter_map(|line| serde_json::from_str::<Entry>(&line).ok()) {
+            match entry.request {
+                Some(number) if entry.begun => {
+                    begun.insert(number, entry);
+                }
+                number => {
+                    number.map(|number| begun.remove(&number));
+                    entries.push(entry);
+                }
+            }
+        }
     }
+    entries.extend(begun.into_values());
     Ok(entries)
 }
 
@@ -296,6 +512,8 @@ mod tests {
             duration_ms: 0,
             credential: None,
             count: None,
+            request: None,
+            begun: false,
         }
     }
 
@@ -357,6 +575,59 @@ mod tests {
         let entries = read_entries(&path).unwrap();
         assert_eq!(entries.len() as u64, MAX_MALFORMED + 2);
         assert_eq!(entries.iter().map(|entry| entry.count.unwrap_or(1)).sum::<u64>(), 1001);
+    }
+
+    #[test]
+    fn request_is_recorded_when_it_begins_and_told_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("network.jsonl");
+        let audit = Audit::create(&path).unwrap();
+        let first = audit.begin(entry(Outcome::Allow, "first")).unwrap();
+        let _second = audit.begin(entry(Outcome::Allow, "second")).unwrap();
+        let told = |path: &Path| -> Vec<(String, bool)> {
+            read_entries(path).unwrap().into_iter().map(|entry| (entry.host, entry.begun)).collect()
+        };
+        let before = [("first".to_owned(), true), ("second".to_owned(), true)];
+        assert_eq!(told(&path), before, "before anything was sent");
+        audit.end(&first, entry(Outcome::Error, "first"));
+        drop(audit);
+        assert_eq!(told(&path), [("first".to_owned(), false), ("second".to_owned(), true)]);
+        let data = std::fs::metadata(&path).unwrap();
+        assert!(
+            std::os::unix::fs::MetadataExt::blocks(&data) < 1024,
+            "space that is not needed is given back"
+        );
+    }
+
+    /// Ends of requests have space, however full the disk becomes.
+    #[test]
+    fn long_ends_of_many_requests_stay_in_reserved_space() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("network.jsonl");
+        let audit = Audit::create(&path).unwrap();
+        let begun: Vec<_> = (0..3000).map(|_| audit.begin(entry(Outcome::Allow, "many")).unwrap()).collect();
+        let files = super::lock(&audit.files);
+        assert!(files.allocated >= files.length + 3000 * (super::MAX_END_EXTRA + 500));
+        drop(files);
+        for one in &begun {
+            audit.end(one, entry(Outcome::Block, &"h".repeat(500)));
+        }
+        let files = super::lock(&audit.files);
+        assert!(files.length + files.pending.len() as u64 <= files.allocated && files.promised == 0);
+        drop(files);
+        drop(audit);
+        assert_eq!(read_entries(&path).unwrap().len(), 3000);
+    }
+
+    #[test]
+    fn nothing_begins_once_the_disk_takes_nothing_more() {
+        let audit = Audit::create(Path::new("/dev/full")).unwrap();
+        let state = std::sync::Arc::clone(&audit.state);
+        assert!(audit.begin(entry(Outcome::Allow, "first")).is_none());
+        assert!(audit.is_full() && audit.begin(entry(Outcome::Allow, "second")).is_none());
+        audit.write(&entry(Outcome::Deny, "refused"));
+        drop(audit);
+        assert!(state.is_incomplete(), "of refused requests not even the count was written");
     }
 
     #[test]

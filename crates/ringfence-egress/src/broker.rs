@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::answer::{Body, Refusal, empty};
 use crate::asking::Reply as Said;
+use crate::audit::AuditState;
 use crate::forward::forward_or_answer;
 use crate::http1::LONGEST_HEAD;
 use crate::local;
@@ -31,7 +32,7 @@ use crate::socks::{self, Reply};
 use crate::tunnel::{HELLO_PATIENCE, IDLE_PATIENCE, Tunnel};
 
 /// More connections at once have to wait, and fewer if there are fewer descriptors.
-const CONNECTIONS: u64 = 4096;
+const CONNECTIONS: u64 = 1024;
 /// Descriptors that are not for connections. Of the others a connection takes two.
 const RESERVED: u64 = 128;
 /// How long to wait when there are no descriptors.
@@ -50,6 +51,7 @@ pub struct BrokerError(#[from] io::Error);
 pub struct Broker {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    audit: Arc<AuditState>,
 }
 
 impl Broker {
@@ -62,6 +64,7 @@ impl Broker {
         audit: &Path,
     ) -> Result<Self, BrokerError> {
         session.write_to(audit)?;
+        let audit = session.audit_state();
         // One thread: what a request costs is mostly waking somebody, and several threads wake each other.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
@@ -86,16 +89,26 @@ impl Broker {
             // With it go all connections, and each is noted as it goes.
             runtime.shutdown_timeout(Duration::from_secs(1));
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { stop: Some(stop), thread: Some(thread), audit })
+    }
+
+    /// Ends it, and with it all connections. Whether everything is recorded.
+    pub fn close(mut self) -> bool {
+        self.end();
+        !self.audit.is_incomplete()
+    }
+
+    fn end(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
@@ -251,11 +264,12 @@ fn refuse(ways: &Ways, mut note: Note, refusal: &Refusal) -> Response<Body> {
 }
 
 /// The host of a tunnel, if it has to be there before the client speaks.
-async fn dial(ways: &Ways, tunnel: &Tunnel) -> Result<Option<TcpStream>, Refusal> {
-    match tunnel.needs_connection(ways) {
-        false => Ok(None),
-        true => ways.upstream.dial(&tunnel.host, tunnel.port).await.map(Some),
+async fn dial(ways: &Ways, tunnel: &Tunnel, note: &mut Note) -> Result<Option<TcpStream>, Refusal> {
+    if !tunnel.needs_connection(ways) {
+        return Ok(None);
     }
+    note.begin(&tunnel.rule)?;
+    ways.upstream.dial(&tunnel.host, tunnel.port).await.map(Some)
 }
 
 async fn open_tunnel<S: Stream>(
@@ -264,14 +278,14 @@ async fn open_tunnel<S: Stream>(
     request: Request<Incoming>,
     place: Place,
 ) -> Response<Body> {
-    let note = Note::new(&ways.session, &tunnel.host, tunnel.port, "tunnel");
+    let mut note = Note::new(&ways.session, &tunnel.host, tunnel.port, "tunnel");
     let host = request.headers().get(http::header::HOST);
     let target = Target::new(true, tunnel.host.clone(), tunnel.port);
     if let Some(other) = host.filter(|host| !host.to_str().is_ok_and(|host| target.may_be(host))) {
         let message = format!("the tunnel is for {}, and its host is {other:?}", tunnel.host);
         return refuse(&ways, note, &Refusal::bad(message));
     }
-    let upstream = match dial(&ways, &tunnel).await {
+    let upstream = match dial(&ways, &tunnel, &mut note).await {
         Ok(upstream) => upstream,
         Err(refusal) => return refuse(&ways, note, &refusal),
     };
@@ -279,8 +293,7 @@ async fn open_tunnel<S: Stream>(
         // The stream itself, without all that it was wrapped into on its way here.
         let client = hyper::upgrade::on(request).await.map(Upgraded::downcast::<TokioIo<Prefixed<S>>>);
         if let Ok(Ok(Parts { io, read_buf, .. })) = client {
-            note.forget();
-            tunnel.serve(ways, Prefixed::new(read_buf, io.into_inner()), upstream).await;
+            tunnel.serve(ways, Prefixed::new(read_buf, io.into_inner()), upstream, note).await;
         }
         drop(place);
     });
@@ -303,14 +316,13 @@ async fn serve_socks(mut stream: impl Stream, ways: Arc<Ways>) -> io::Result<()>
         Err(refusal) => Err(refusal),
         Ok((rule, port_named)) => {
             let tunnel = Tunnel { host, port, rule, port_named };
-            dial(&ways, &tunnel).await.map(|upstream| (tunnel, upstream))
+            dial(&ways, &tunnel, &mut note).await.map(|upstream| (tunnel, upstream))
         }
     };
     match opened {
         Ok((tunnel, upstream)) => {
-            note.forget();
             socks::reply(&mut stream, Reply::Done).await?;
-            tunnel.serve(ways, stream, upstream).await;
+            tunnel.serve(ways, stream, upstream, note).await;
             Ok(())
         }
         Err(refusal) => {

@@ -48,6 +48,10 @@ async fn bring(mut from: impl Stream, port: u16, ways: Arc<Ways>) -> io::Result<
         note.refused(&refusal);
         return Ok(());
     }
+    if let Err(refusal) = note.begin("network.local") {
+        note.refused(&refusal);
+        return Ok(());
+    }
     let to = match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
         Ok(stream) => stream,
         Err(_) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await?,

@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use http::{Method, Uri};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answer::Refusal;
-use crate::audit::{Entry, MALFORMED, Outcome, kept, now_ms};
+use crate::audit::{Begun, Entry, MALFORMED, Outcome, kept, now_ms};
 use crate::session::Session;
 
 /// Bytes that have gone to and fro.
@@ -42,6 +43,10 @@ pub(crate) struct Note {
     pub(crate) credential: Option<String>,
     pub(crate) counts: Arc<Counts>,
     forgotten: bool,
+    /// Its place among the requests that go on at once.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+    /// That its begin is recorded.
+    begun: Option<Begun>,
 }
 
 impl Note {
@@ -65,6 +70,8 @@ impl Note {
             credential: None,
             counts: Arc::default(),
             forgotten: false,
+            place: None,
+            begun: None,
         }
     }
 
@@ -102,33 +109,49 @@ impl Note {
         }
     }
 
-    /// It is noted elsewhere.
+    /// Records that it begins, allowed by this rule. Until then nothing may be sent to a host.
+    pub(crate) fn begin(&mut self, rule: &str) -> Result<(), Refusal> {
+        if self.begun.is_none() {
+            let entry = Entry { decision: Outcome::Allow, rule: kept(rule.to_owned()), ..self.entry() };
+            self.begun = Some(self.session.begin(entry)?);
+        }
+        Ok(())
+    }
+
+    /// It is noted elsewhere, unless its begin is recorded.
     pub(crate) fn forget(mut self) {
         self.forgotten = true;
+    }
+
+    fn entry(&self) -> Entry {
+        Entry {
+            at_ms: now_ms(),
+            decision: self.outcome,
+            rule: kept(self.rule.clone()),
+            host: self.host.clone(),
+            port: self.port,
+            way: self.way.to_owned(),
+            method: self.method.clone().map(kept),
+            path: self.path.clone().map(kept),
+            status: self.status,
+            sent: self.counts.sent.load(Ordering::Relaxed),
+            received: self.counts.received.load(Ordering::Relaxed),
+            duration_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+            credential: self.credential.clone(),
+            count: None,
+            request: None,
+            begun: false,
+        }
     }
 }
 
 impl Drop for Note {
     fn drop(&mut self) {
-        if self.forgotten {
-            return;
+        match self.begun.take() {
+            Some(begun) => self.session.end(&begun, self.entry()),
+            None if self.forgotten => {}
+            None => self.session.write(&self.entry()),
         }
-        self.session.write(&Entry {
-            at_ms: now_ms(),
-            decision: self.outcome,
-            rule: kept(std::mem::take(&mut self.rule)),
-            host: std::mem::take(&mut self.host),
-            port: self.port,
-            way: self.way.to_owned(),
-            method: self.method.take().map(kept),
-            path: self.path.take().map(kept),
-            status: self.status,
-            sent: self.counts.sent.load(Ordering::Relaxed),
-            received: self.counts.received.load(Ordering::Relaxed),
-            duration_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
-            credential: self.credential.take(),
-            count: None,
-        });
     }
 }
 

@@ -167,6 +167,7 @@ pub(crate) async fn prepare(
         let host = target.authority.parse().map_err(|_| Refusal::bad("the host cannot be written"))?;
         parts.headers.insert(HOST, host);
     }
+    note.begin(&rule)?;
     note.allowed(rule);
     Ok(Decision::Send(prepared))
 }
@@ -293,6 +294,7 @@ impl From<DemandError> for Refusal {
 
 /// A run that refreshes a login by itself is told that it has what it had; whatever has to be done is done here.
 async fn refreshed(ways: &Ways, login: &Arc<Login>, note: &mut Note) -> Result<Response<Body>, Refusal> {
+    note.begin("login")?;
     login.access(&ways.login_client).await.map_err(|error| no_login(&error))?;
     note.status = Some(StatusCode::OK.as_u16());
     note.credential = Some(format!("{} login", login.kind.name));

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::answer::{Body, Refusal};
 use crate::asking::{Ask, Asking};
-use crate::audit::{Audit, Entry};
+use crate::audit::{Audit, AuditState, Begun, Entry};
 use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::daemon::DaemonAddress;
@@ -74,6 +74,7 @@ pub struct Session {
     /// For bodies of requests that are held whole.
     pub(crate) bodies: Semaphore,
     audit: OnceLock<Audit>,
+    audit_state: Arc<AuditState>,
     connect_to: ConnectTo,
     resolver: Option<Arc<dyn Resolve>>,
     pub(crate) daemon: Option<DaemonAddress>,
@@ -165,6 +166,7 @@ impl Session {
             busy: Busy::default(),
             bodies: Semaphore::new(MAX_HELD_BODIES),
             audit: OnceLock::new(),
+            audit_state: Arc::default(),
             connect_to,
             resolver,
             daemon,
@@ -289,11 +291,24 @@ impl Session {
 
     /// What could not be recorded is not served.
     pub(crate) fn check_audit(&self) -> Result<(), Refusal> {
-        if self.audit.get().is_none_or(Audit::is_full) {
-            let message = "the audit of this run is full, and what cannot be recorded is not served";
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "audit-full", message));
+        if self.audit.get().is_none_or(Audit::is_full) { Err(not_recorded()) } else { Ok(()) }
+    }
+
+    /// Records that a request begins, before it is served.
+    pub(crate) fn begin(&self, entry: Entry) -> Result<Begun, Refusal> {
+        self.audit.get().and_then(|audit| audit.begin(entry)).ok_or_else(not_recorded)
+    }
+
+    /// Records the end of a request whose begin is recorded.
+    pub(crate) fn end(&self, begun: &Begun, entry: Entry) {
+        if let Some(audit) = self.audit.get() {
+            audit.end(begun, entry);
         }
-        Ok(())
+    }
+
+    /// What is known of the audit, also when the session is over.
+    pub(crate) fn audit_state(&self) -> Arc<AuditState> {
+        Arc::clone(&self.audit_state)
     }
 
     /// Something that must not be left half done, as long as it is held.
@@ -318,7 +333,7 @@ impl Session {
 
     /// From now on what happens is written there.
     pub(crate) fn write_to(&self, audit: &Path) -> io::Result<()> {
-        let _ = self.audit.set(Audit::create(audit)?);
+        let _ = self.audit.set(Audit::create_with(audit, self.audit_state())?);
         Ok(())
     }
 
@@ -332,6 +347,11 @@ impl Session {
         let connector = Connector { upstream: Arc::clone(&upstream), tls, protocols: Protocols::First };
         Ok(Ways { session: Arc::clone(self), upstream, connector, client, login_client, first_client })
     }
+}
+
+fn not_recorded() -> Refusal {
+    let message = "the audit of this run is full, and what cannot be recorded is not served";
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "audit-full", message)
 }
 
 pub(crate) fn client(

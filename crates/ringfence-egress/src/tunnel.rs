@@ -65,9 +65,14 @@ impl Tunnel {
         matches!(self.used_for(ways), Use::Tls | Use::Anything)
     }
 
-    /// Serves it to its end. `upstream` is there if it was needed.
-    pub(crate) async fn serve(self, ways: Arc<Ways>, client: impl Stream, upstream: Option<TcpStream>) {
-        let mut note = Note::new(&ways.session, &self.host, self.port, "tunnel");
+    /// Serves it to its end. `upstream` is there if it was needed, and then the begin is recorded.
+    pub(crate) async fn serve(
+        self,
+        ways: Arc<Ways>,
+        client: impl Stream,
+        upstream: Option<TcpStream>,
+        mut note: Note,
+    ) {
         match self.run(ways, client, upstream, &mut note).await {
             // Requests are noted one by one.
             Ok(Served::Requests) => note.forget(),
@@ -107,6 +112,7 @@ impl Tunnel {
             Kind::Other => return Err(End::Refused("not-tls")),
         };
         if used_for == Use::Requests || encrypted {
+            note.allowed(&self.rule);
             // A name that is asked for in secret is not known to us either, and so the client learns.
             let accepted = self.terminate(&ways, Prefixed::new(bytes, client)).await?;
             match accepted.get_ref().1.alpn_protocol() {

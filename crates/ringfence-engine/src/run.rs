@@ -722,6 +722,13 @@ fn openbroker(mut doors: Vec<(u16, Door)>, session: Session, audit: &Path) -> Re
     Broker::open(front, doors, session, audit).map_err(|error| failed(causes(&error)))
 }
 
+/// Why a run failed whose requests are not all recorded.
+fn audit_incomplete() -> Failure {
+    let message = "the audit of the run is incomplete: the disk did not take all of its lines";
+    Failure::new(FailureClass::Unknown, message)
+        .with_remedy("free some space on the disk of the state directory")
+}
+
 /// Why a run ends that has used more than it may.
 fn over_budget(meter: &Meter) -> Failure {
     let Usage { input_tokens, output_tokens, cost_usd, .. } = meter.total_of_task();
@@ -776,7 +783,7 @@ fn attempt(
         Err(failure) => return (End::stopped(failure), None),
     };
     // It waits for answers that are on their way, which count too.
-    drop(broker);
+    let recorded = broker.is_none_or(Broker::close);
     let metered = meter.as_ref().map(|meter| meter.by_model()).unwrap_or_default();
     let mut outcome = reader.finish(watched.exit.status, clock::now_ms() / 1000);
     let survivors = watched.exit.survivors;
@@ -784,6 +791,9 @@ fn attempt(
         let what = if survivors == 1 { "a process".to_owned() } else { format!("{survivors} processes") };
         let failure = Failure::new(FailureClass::Unknown, format!("{what} of the run could not be ended"));
         outcome.failure = Some(failure.with_remedy("look for it with `ps`"));
+    }
+    if !recorded && outcome.failure.is_none() {
+        outcome.failure = Some(audit_incomplete());
     }
     let mut exit_code = match watched.exit.status {
         ExitStatus::Code(0) if outcome.failure.is_some() => exit_code::FAILED,

@@ -104,10 +104,11 @@ fn net(desk: &dyn Desk, id: &RunId, json: bool) -> anyhow::Result<()> {
             None if request.trim().is_empty() => entry.way,
             None => request,
         };
-        let decision = format!("{:?}", entry.decision).to_lowercase();
+        let ended = if entry.begun { ", not ended" } else { "" };
+        let decision = format!("{:?}{ended}", entry.decision).to_lowercase();
         vec![
             decision,
-            format!("{}:{}", entry.host, entry.port),
+            format!("{}:{}", shortened(&entry.host), entry.port),
             request,
             entry.status.map(|status| status.to_string()).unwrap_or_default(),
             entry.sent.to_string(),
@@ -120,6 +121,15 @@ fn net(desk: &dyn Desk, id: &RunId, json: bool) -> anyhow::Result<()> {
     }));
     terminal::table(&table);
     Ok(())
+}
+
+/// A host as it is shown in a table: `--json` shows all of one that no name can be as long as.
+fn shortened(host: &str) -> String {
+    const LONGEST: usize = 64;
+    match host.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &host[..end]),
+        None => host.to_owned(),
+    }
 }
 
 #[derive(Serialize)]
