@@ -1,7 +1,7 @@
 //! The endpoints of the model providers: to which requests a login is added, and what a run with a budget may send.
 //!
-//! One table for both. A login is added to requests that are listed and to no others: an endpoint that creates keys or changes
-//! an account is none of a run's business. Under a budget only those are sent whose answer tells its usage, and those that are
+//! One table for both. A login is added to requests that are listed and to no others: an endpoint that creates keys, changes an
+//! account, or reads, changes or stores its objects (files, batches, stored answers, assistants) is none of a run's business. Under a budget only those are sent whose answer tells its usage, and those that are
 //! known to use nothing: they are listed one by one, by host, method and path.
 
 use http::Method;
@@ -23,6 +23,7 @@ pub(crate) enum Use {
 /// Methods of requests that read.
 const READ: &[Method] = &[Method::GET, Method::HEAD];
 const POST: &[Method] = &[Method::POST];
+#[cfg(test)]
 const ANY: &[Method] = &[Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
 const MESSAGES: Use = Use::Metered(Api::Messages);
@@ -91,14 +92,7 @@ const ANTHROPIC: &[Endpoint] = &[
     (POST, "/api/event_logging/batch", Use::Free),
     (POST, "/api/event_logging/v2/batch", Use::Free),
     (POST, "/api/claude_code/metrics", Use::Free),
-    (READ, "/api/oauth/**", Use::Uncounted),
-    (POST, "/api/oauth/file_upload", Use::Uncounted),
-    (READ, "/api/claude_cli/**", Use::Uncounted),
-    (READ, "/api/claude_code/**", Use::Uncounted),
     (READ, "/mcp-registry/**", Use::Uncounted),
-    (ANY, "/v1/messages/batches/**", Use::Uncounted),
-    (ANY, "/v1/files/**", Use::Uncounted),
-    (ANY, "/v1/skills/**", Use::Uncounted),
     (POST, "/v1/complete", Use::Uncounted),
 ];
 
@@ -109,21 +103,9 @@ const OPENAI: &[Endpoint] = &[
     (READ, "/v1/models", Use::Free),
     (READ, "/v1/models/*", Use::Free),
     (READ, "/v1/me", Use::Free),
-    (ANY, "/v1/responses/**", Use::Uncounted),
-    (ANY, "/v1/chat/completions/**", Use::Uncounted),
-    (ANY, "/v1/conversations/**", Use::Uncounted),
-    (ANY, "/v1/threads/**", Use::Uncounted),
-    (ANY, "/v1/assistants/**", Use::Uncounted),
-    (ANY, "/v1/batches/**", Use::Uncounted),
-    (ANY, "/v1/files/**", Use::Uncounted),
-    (ANY, "/v1/uploads/**", Use::Uncounted),
-    (ANY, "/v1/vector_stores/**", Use::Uncounted),
-    (ANY, "/v1/containers/**", Use::Uncounted),
-    (ANY, "/v1/images/**", Use::Uncounted),
-    (ANY, "/v1/audio/**", Use::Uncounted),
-    (ANY, "/v1/videos/**", Use::Uncounted),
-    // Of these the WebSocket alone: the others create keys.
-    (READ, "/v1/realtime", Use::Uncounted),
+    // The WebSocket of codex. Stored responses are below it.
+    (READ, "/v1/responses", Use::Uncounted),
+    (POST, "/v1/responses/compact", Use::Uncounted),
     (POST, "/v1/completions", Use::Uncounted),
     (POST, "/v1/embeddings", Use::Uncounted),
     (POST, "/v1/moderations", Use::Uncounted),
@@ -146,8 +128,6 @@ const CHATGPT: &[Endpoint] = &[
     (POST, "/backend-api/codex/responses/compact", Use::Uncounted),
     (READ, "/backend-api/codex/**", Use::Uncounted),
     (READ, "/backend-api/plugins/**", Use::Uncounted),
-    (READ, "/backend-api/ps/**", Use::Uncounted),
-    (READ, "/backend-api/wham/**", Use::Uncounted),
 ];
 
 const OPENROUTER: &[Endpoint] = &[
@@ -181,9 +161,6 @@ const GOOGLE: &[Endpoint] = &[
     (READ, "/v1beta/models/**", Use::Uncounted),
     (POST, "/v1/models/*", Use::Uncounted),
     (POST, "/v1beta/models/*", Use::Uncounted),
-    (ANY, "/v1beta/files/**", Use::Uncounted),
-    (ANY, "/upload/v1beta/files/**", Use::Uncounted),
-    (ANY, "/v1beta/cachedContents/**", Use::Uncounted),
     (POST, "/v1beta/openai/chat/completions", CHAT),
 ];
 
@@ -205,11 +182,10 @@ const GATEWAY: &[Endpoint] = &[
     (READ, "/api/claude_code/policy_limits", Use::Free),
     (READ, "/api/claude_code/settings", Use::Free),
     (READ, "/api/oauth/profile", Use::Free),
-    (ANY, "/responses/**", Use::Uncounted),
-    (ANY, "/v1/responses/**", Use::Uncounted),
-    (ANY, "/v1/messages/batches/**", Use::Uncounted),
-    (ANY, "/v1/files/**", Use::Uncounted),
-    (ANY, "/files/**", Use::Uncounted),
+    (READ, "/responses", Use::Uncounted),
+    (READ, "/v1/responses", Use::Uncounted),
+    (POST, "/responses/compact", Use::Uncounted),
+    (POST, "/v1/responses/compact", Use::Uncounted),
     (POST, "/completions", Use::Uncounted),
     (POST, "/v1/completions", Use::Uncounted),
     (POST, "/embeddings", Use::Uncounted),
@@ -415,6 +391,24 @@ mod tests {
             ("chatgpt.com", Method::POST, "/backend-api/accounts/delete"),
             ("openrouter.ai", Method::POST, "/api/v1/keys"),
             ("opencode.ai", Method::POST, "/auth/keys"),
+            ("api.openai.com", Method::GET, "/v1/files"),
+            ("api.openai.com", Method::DELETE, "/v1/files/file-1"),
+            ("api.openai.com", Method::DELETE, "/v1/vector_stores/vs_1"),
+            ("api.openai.com", Method::DELETE, "/v1/videos/video_1"),
+            ("api.openai.com", Method::GET, "/v1/chat/completions"),
+            ("api.openai.com", Method::GET, "/v1/responses/resp_1"),
+            ("api.openai.com", Method::GET, "/v1/conversations/conv_1"),
+            ("api.openai.com", Method::POST, "/v1/assistants/asst_1"),
+            ("api.openai.com", Method::POST, "/v1/batches"),
+            ("api.openai.com", Method::GET, "/v1/containers"),
+            ("api.openai.com", Method::POST, "/v1/uploads"),
+            ("api.anthropic.com", Method::GET, "/v1/files"),
+            ("api.anthropic.com", Method::GET, "/v1/messages/batches"),
+            ("api.anthropic.com", Method::DELETE, "/v1/skills/skill_1"),
+            ("api.anthropic.com", Method::POST, "/api/oauth/file_upload"),
+            ("chatgpt.com", Method::GET, "/backend-api/wham/tasks/list"),
+            ("generativelanguage.googleapis.com", Method::DELETE, "/v1beta/files/f1"),
+            ("generativelanguage.googleapis.com", Method::POST, "/v1beta/cachedContents"),
         ] {
             let host = host.parse().unwrap();
             assert!(!Scope::Provider.covers(&host, &method, path), "{method} {host}{path}");
@@ -466,11 +460,10 @@ mod tests {
             }
         }
         let openai = "api.openai.com".parse().unwrap();
-        assert!(Scope::Provider.covers(&openai, &Method::GET, "/v1/realtime"));
         for path in ["/v1/realtime", "/v1/realtime/calls"] {
             assert!(!Scope::Provider.covers(&openai, &Method::POST, path), "{path}");
         }
-        assert!(Scope::Provider.covers(&openai, &Method::GET, "/v1/files/file-keyA1/content"));
+        assert!(!Scope::Provider.covers(&openai, &Method::GET, "/v1/files/file-keyA1/content"));
     }
 
     #[test]

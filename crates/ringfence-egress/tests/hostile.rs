@@ -517,7 +517,7 @@ fn requests_that_are_looked_at_are_for_the_host_of_their_tunnel() {
     let ask = |host: &str, more: &str| {
         let mut tls =
             scene.tls(scene.tunnel("api.anthropic.com:443"), "api.anthropic.com", b"http/1.1").unwrap();
-        let request = format!("GET /v1/files/x HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
+        let request = format!("GET /v1/me HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
         tls.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
         let _ = tls.read_to_end(&mut answer);
@@ -769,7 +769,7 @@ fn what_a_host_repeats_is_not_read_inside() {
     };
     let placeholder = &scene.placeholder;
     for header in [format!("x-api-key: {placeholder}"), format!("authorization: Bearer {placeholder}")] {
-        let answer = ask("/v1/files/x", header);
+        let answer = ask("/v1/models/x", header);
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("*****"), "{answer}");
         assert!(!answer.to_ascii_lowercase().contains("sk-ant-api03-real"), "{answer}");
         assert!(
@@ -778,10 +778,10 @@ fn what_a_host_repeats_is_not_read_inside() {
             "{answer}"
         );
     }
-    assert!(ask("/v1/files/packed", format!("x-api-key: {placeholder}")).starts_with("HTTP/1.1 502"));
+    assert!(ask("/v1/models/packed", format!("x-api-key: {placeholder}")).starts_with("HTTP/1.1 502"));
     use base64::Engine;
     let basic = base64::engine::general_purpose::STANDARD.encode(format!("a:{placeholder}"));
-    assert!(ask("/v1/files/x", format!("authorization: Basic {basic}")).starts_with("HTTP/1.1 403"));
+    assert!(ask("/v1/models/x", format!("authorization: Basic {basic}")).starts_with("HTTP/1.1 403"));
 }
 
 #[test]
@@ -792,6 +792,9 @@ fn login_is_added_at_listed_endpoints_alone() {
             ("POST", "/api/oauth/claude_cli/create_api_key"),
             ("GET", "/v1/organizations/api_keys"),
             ("DELETE", "/v1/organizations/users/u"),
+            ("GET", "/v1/files"),
+            ("DELETE", "/v1/files/file_1"),
+            ("POST", "/v1/messages/batches"),
             ("POST", "/v1/files/%2e%2e/organizations/api_keys"),
         ] {
             let key = [("x-api-key", scene.placeholder.as_str())];
@@ -808,7 +811,7 @@ fn login_is_added_at_listed_endpoints_alone() {
     assert!(!received[0].headers.values().any(|value| value.contains("REAL")), "{received:?}");
     let denied: Vec<_> =
         scene.entries().into_iter().filter(|entry| entry.rule == "credential-path").collect();
-    assert_eq!(denied.len(), 8);
+    assert_eq!(denied.len(), 14);
     assert!(denied.iter().all(|entry| entry.decision == Outcome::Deny && entry.status == Some(403)));
 }
 
