@@ -4,6 +4,11 @@
 //! receives: nothing of it may be the second request, the other host or the header that was smuggled.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use scripted_model::Front;
 
@@ -121,6 +126,82 @@ def ask(frames):
 for name, frames in CASES.items():
     print(name, ask(frames), flush=True)
 "#;
+
+/// Opens many streams on several connections, and reads none of their answers.
+const FLOOD: &str = r#"
+import time
+streams = []
+for _ in range(4):
+    tunnel = socket.create_connection((host, int(port)), timeout=10)
+    tunnel.sendall(b"CONNECT good.test:443 HTTP/1.1\r\nhost: good.test:443\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += exactly(tunnel, 1)
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["h2"])
+    stream = context.wrap_socket(tunnel, server_hostname="good.test")
+    # Windows for streams of 2 GiB, and for the connection.
+    settings = frame(4, 0, struct.pack(">HI", 4, (1 << 31) - 1), 0) + frame(8, 0, struct.pack(">I", (1 << 30)), 0)
+    stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
+    for number in range(100):
+        stream.sendall(frame(HEADERS, END_HEADERS | END, block(start(path=b"/flood")), 2 * number + 1))
+    streams.append(stream)
+time.sleep(3)
+print("flooded", flush=True)
+"#;
+
+/// A server that has begun so many answers, and never ends one.
+fn endless() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let counter = Arc::clone(&counter);
+            std::thread::spawn(move || {
+                let mut part = [0; 4096];
+                if let Ok(1..) = stream.read(&mut part) {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+                    while stream.write_all(&[b'x'; 4096]).is_ok() {}
+                }
+            });
+        }
+    });
+    (address, asked)
+}
+
+/// Answers that nobody reads are held for so many requests of a run, whatever the number of its connections.
+#[test]
+fn streams_that_are_not_read_are_bounded_for_a_run() {
+    let (address, asked) = endless();
+    let front = Front::start(address, &["good.test"]).unwrap();
+    let place = Place::new().settings(r#"{"broker": {"credentials": ["good.test x-key: {env:KEY}"]}}"#);
+    let root = place.home().join("root.pem");
+    fs::write(&root, front.root()).unwrap();
+    let (functions, _) = SCRIPT.split_once("for name, frames in CASES").unwrap();
+    fs::write(place.work().join("flood.py"), format!("{functions}{FLOOD}")).unwrap();
+    let place = place
+        .env("KEY", "key-of-the-host")
+        .env("RINGFENCE_CA_FILE", root.display().to_string())
+        .env("RINGFENCE_CONNECT_TO", format!("good.test:443={}", front.address()));
+    let args = ["exec", "--mode", "native", "--allow", "good.test", "--", "/usr/bin/python3", "flood.py"];
+    let mut child = place.spawn(&args);
+    let memory = || -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default().to_owned();
+        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let mut most = 0;
+    for _ in 0..60 {
+        most = most.max(memory());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = child.wait().unwrap();
+    let asked = asked.load(Ordering::Relaxed);
+    assert!(status.success() && (100..=256).contains(&asked), "{status} {asked}");
+    assert!(most < 300 << 10, "{most} kB");
+}
 
 /// Cases that reach the host as what they are.
 const HARMLESS: [&str; 2] = ["fine", "fine-body"];

@@ -33,6 +33,8 @@ pub(crate) async fn forward_or_answer(
 ) -> Response<Body> {
     let mut note = target.note(&ways.session);
     note.asks(request.method(), request.uri());
+    // More have to wait, with what they hold of a body.
+    note.place = Arc::clone(&ways.session.exchanges).acquire_owned().await.ok();
     match forward(&ways, &target, request, note).await {
         Ok(response) => response,
         Err(refusal) => refusal.answer(&ways.session.network),

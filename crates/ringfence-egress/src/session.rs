@@ -73,6 +73,8 @@ pub struct Session {
     busy: Busy,
     /// For bodies of requests that are held whole.
     pub(crate) bodies: Semaphore,
+    /// For requests whose answers are held on their way: by HTTP/2, and of the proxy itself.
+    pub(crate) exchanges: Arc<Semaphore>,
     audit: OnceLock<Audit>,
     audit_state: Arc<AuditState>,
     connect_to: ConnectTo,
@@ -115,6 +117,12 @@ impl Gateway {
 pub(crate) type Busy = Arc<()>;
 /// So many bodies of requests are held whole at once, under a budget.
 const MAX_HELD_BODIES: usize = 4;
+/// So many requests by HTTP/2, and of the proxy itself, go on at once, whatever the number of connections.
+const MAX_EXCHANGES: usize = 256;
+/// Bytes of an answer that are held of a host, for each request by HTTP/1.1 and by HTTP/2, and for each connection by HTTP/2.
+const HOST_BUFFER: usize = 64 << 10;
+const HOST_WINDOW: u32 = 512 << 10;
+const HOST_CONNECTION_WINDOW: u32 = 4 << 20;
 /// How often to look whether somebody is.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -165,6 +173,7 @@ impl Session {
             asking: Asking::new(ask),
             busy: Busy::default(),
             bodies: Semaphore::new(MAX_HELD_BODIES),
+            exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
             audit: OnceLock::new(),
             audit_state: Arc::default(),
             connect_to,
@@ -362,6 +371,9 @@ pub(crate) fn client(
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
+        .http1_max_buf_size(HOST_BUFFER)
+        .http2_initial_stream_window_size(HOST_WINDOW)
+        .http2_initial_connection_window_size(HOST_CONNECTION_WINDOW)
         .build(Connector { upstream, tls, protocols })
 }
 

@@ -27,6 +27,14 @@ pub(crate) const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a connection may say nothing between requests. Agents think for minutes.
 pub(crate) const IDLE_PATIENCE: Duration = Duration::from_secs(600);
 
+/// Streams of one connection at once.
+const MAX_STREAMS: u32 = 100;
+/// Bytes of an answer that are held for a client that does not read, for each stream.
+const STREAM_BUFFER: usize = 32 << 10;
+/// Bytes of requests that are held for a host that does not take them: for each stream, and for each connection.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
 /// A tunnel that the policy allows.
 pub(crate) struct Tunnel {
     pub(crate) host: Host,
@@ -204,7 +212,11 @@ async fn serve_http2(ways: Arc<Ways>, client: impl Stream, target: Target) {
     builder
         .timer(TokioTimer::new())
         .max_header_list_size(u32::try_from(LONGEST_HEAD).unwrap_or(u32::MAX))
-        .max_concurrent_streams(128);
+        // What a client does not read, and what a host does not take, is held here.
+        .max_send_buf_size(STREAM_BUFFER)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(MAX_STREAMS);
     let note = target.note(&ways.session);
     let any = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&any);
