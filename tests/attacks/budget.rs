@@ -181,6 +181,7 @@ fn what_cannot_be_counted_is_refused_with_a_reason() {
             "background",
         ),
         (format!("https://{HOST}/v1/responses/resp_1"), "not known to be counted"),
+        (format!("-d {0}{{}}{0} https://{HOST}/v1/chat/completions?Mo%64el=o3-pro", "'"), "names a model"),
         (format!("-d '{{}}' https://{HOST}/v1/batches"), "not known to be counted"),
         (format!("-d '{{}}' https://{HOST}/v1/messages/batches"), "not known to be counted"),
         (format!("-d '{{}}' https://{HOST}/v1/threads/t/messages"), "not known to be counted"),

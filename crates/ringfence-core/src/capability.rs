@@ -106,7 +106,7 @@ impl Promise {
             Promise::Pids => "processes are bounded",
             Promise::Disk => "disk space is bounded",
             Promise::Growth => "growth of the workspace's disk is bounded",
-            Promise::Budget => "tokens and cost are bounded",
+            Promise::Budget => "tokens and cost are bounded at known model providers",
         }
     }
 }

@@ -116,11 +116,8 @@ pub(crate) fn reading(
     headers: &HeaderMap,
     admitted: Option<Arc<Admitted>>,
 ) -> Reading {
-    if let Some(admitted) = admitted.as_ref().filter(|_| !status.is_success()) {
-        admitted.settle();
-    }
-    let admitted = admitted.filter(|_| status.is_success());
-    Reading::new(api, Arc::clone(session.meter()), is_stream(headers), admitted)
+    let reading = Reading::new(api, Arc::clone(session.meter()), is_stream(headers), admitted);
+    if status.is_success() { reading } else { reading.of_error() }
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {

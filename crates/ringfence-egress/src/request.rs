@@ -220,7 +220,11 @@ fn check_budget(
     }
     let Target { host, port, .. } = target;
     if !session.looks_into(host, *port) {
-        return Ok(None);
+        // What is encrypted passes unseen; what can be seen to ask a model does not.
+        return match parts.method == Method::POST && api_by_path(parts.uri.path()).is_some() {
+            true => Err(uncounted(parts)),
+            false => Ok(None),
+        };
     }
     if upgrade {
         // Agent CLIs fall back to requests without a websocket at once.
@@ -235,14 +239,32 @@ fn check_budget(
         false => api_by_path(path).filter(|_| method == Method::POST).map(Use::Metered),
     };
     match known {
-        Some(Use::Metered(api)) => Ok(Some(api)),
-        Some(Use::Free) => Ok(None),
-        Some(Use::Uncounted) | None => {
-            let path = path.escape_debug();
-            let message = format!("the run has a budget, and {method} {path} is not known to be counted");
+        Some(Use::Metered(_)) if names_model(parts.uri.query().unwrap_or_default()) => {
+            let message =
+                "the run has a budget, and the query of the request names a model: name it in the body";
             Err(Refusal::new(StatusCode::FORBIDDEN, "budget-request", message))
         }
+        Some(Use::Metered(api)) => Ok(Some(api)),
+        Some(Use::Free) => Ok(None),
+        Some(Use::Uncounted) | None => Err(uncounted(parts)),
     }
+}
+
+fn uncounted(parts: &Parts) -> Refusal {
+    let (method, path) = (&parts.method, parts.uri.path().escape_debug());
+    let message = format!("the run has a budget, and {method} {path} is not known to be counted");
+    Refusal::new(StatusCode::FORBIDDEN, "budget-request", message)
+}
+
+/// Whether a query names a model, in the place of the one in the body: some gateways read it there.
+fn names_model(query: &str) -> bool {
+    let name = |pair: &str| {
+        let name = pair.split('=').next().unwrap_or_default();
+        String::from_utf8_lossy(&percent_decoded(name)).to_ascii_lowercase()
+    };
+    query
+        .split(['&', ';'])
+        .any(|pair| ["model", "engine", "deployment"].iter().any(|word| name(pair).contains(word)))
 }
 
 /// Lets a request to a model through under a budget, with the body that goes to the host. It waits if others are on their way

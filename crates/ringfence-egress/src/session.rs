@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use ringfence_core::policy::{Denial, Host, Network, NetworkMode, Verdict, parse_authority};
+use ringfence_core::policy::{Denial, Host, HostRule, Network, NetworkMode, Verdict, parse_authority};
 use tokio::sync::Semaphore;
 
 use crate::answer::{Body, Refusal};
@@ -249,6 +249,13 @@ impl Session {
     /// The credentials of an agent CLI's model that belong to a host.
     fn model_credentials(&self, host: &Host, port: u16) -> impl Iterator<Item = &Credential> {
         self.credentials.iter().filter(move |one| !one.named && one.is_for(host, port))
+    }
+
+    /// Whether everything that a rule allows is a model's host, whose usage is counted under a budget.
+    pub fn counts(&self, rule: &HostRule) -> bool {
+        let text = rule.to_string();
+        let named = parse_authority(&text).ok();
+        named.is_some_and(|(host, port)| self.is_model_host(&host, port.unwrap_or(443)))
     }
 
     /// Whether there is a budget.

@@ -21,6 +21,9 @@ pub(crate) const PORT: u16 = 41_080;
 /// Where a run finds whom to trust.
 const BUNDLE: &str = "/run/ringfence/ca-bundle.pem";
 
+/// How the names of variables end by which programs are told where a model is.
+const MODEL_ADDRESS_ENDINGS: [&str; 2] = ["BASE_URL", "API_BASE"];
+
 /// What the broker is told besides the policy.
 #[derive(Clone, Default)]
 pub struct Outside {
@@ -152,9 +155,20 @@ pub(crate) fn model_addresses<'a>(
     base_url: Option<&'a str>,
     env: &'a BTreeMap<String, String>,
 ) -> Vec<(&'a str, &'a str)> {
-    let variables = env.iter().filter(|(name, value)| name.ends_with("BASE_URL") && !value.is_empty());
+    let names = |name: &str| MODEL_ADDRESS_ENDINGS.iter().any(|ending| name.ends_with(ending));
+    let variables = env.iter().filter(|(name, value)| names(name) && !value.is_empty());
     let variables = variables.map(|(name, value)| (name.as_str(), value.as_str()));
     base_url.map(|url| ("--base-url", url)).into_iter().chain(variables).collect()
+}
+
+/// What a user should know who bounds what a run uses, and allows hosts that the broker does not count.
+pub(crate) fn uncounted_hosts(policy: &Policy, session: Option<&Session>) -> Option<String> {
+    let bounded = policy.limits.tokens.is_some() || policy.limits.cost_usd.is_some();
+    let session = session.filter(|_| bounded)?;
+    let uncounted = policy.network.allow.iter().find(|rule| !session.counts(rule))?;
+    Some(format!(
+        "the budget counts what known model providers and --base-url tell: what other allowed hosts, such as {uncounted}, are used for is not counted"
+    ))
 }
 
 /// Gives a run what it has to find: a door, variables, and files in its home and elsewhere.

@@ -458,7 +458,8 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     }
     let unreached = reach_host(job, backend, &mut plan.request);
     let notices = job.notices.iter().cloned().chain(line.notices).chain(backend.notices());
-    let notices = notices.chain(unreached).chain(unknown);
+    let uncounted = outside::uncounted_hosts(&job.policy, session.as_ref());
+    let notices = notices.chain(unreached).chain(unknown).chain(uncounted);
     let notices = notices.collect();
     Ok(Planned { plan, redactor, notices, session })
 }

@@ -189,6 +189,11 @@ impl Meter {
         self.budget.cost_usd.is_none() || self.price_of(model).is_some()
     }
 
+    /// Whether the list of prices has the model by its own name.
+    fn lists(&self, model: &str) -> bool {
+        self.price_of(model).is_some()
+    }
+
     fn price_of(&self, model: &str) -> Option<f64> {
         self.prices.cost(&Used { model: model.to_owned(), ..Used::default() })
     }

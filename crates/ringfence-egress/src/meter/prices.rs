@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::Used;
-use super::dates::without_date;
 
 /// A list of prices.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -55,11 +54,10 @@ impl Prices {
         cost_at(&highest, used)
     }
 
-    /// The price of a model by its exact name, or by that name without the date of its release at the end.
+    /// The price of a model by its exact name: a release may cost more than the name without its date.
     fn price(&self, model: &str) -> Option<&[f64; 4]> {
         let bare = VENDORS.iter().find_map(|vendor| model.strip_prefix(vendor)).unwrap_or(model);
-        let names = [Some(model), Some(bare), without_date(bare, '-')];
-        names.into_iter().flatten().find_map(|name| self.models.get(name))
+        [model, bare].into_iter().find_map(|name| self.models.get(name))
     }
 }
 
@@ -78,7 +76,7 @@ mod tests {
     use super::{Prices, Used};
 
     #[test]
-    fn model_has_the_price_of_its_exact_name_or_of_its_release() {
+    fn model_has_the_price_of_its_exact_name() {
         let prices = Prices::built_in().unwrap();
         let cost =
             |model: &str| prices.cost(&Used { model: model.into(), input: 1_000_000, ..Used::default() });
@@ -88,11 +86,14 @@ mod tests {
             ("anthropic/claude-sonnet-4.5", 3.0),
             ("gpt-5-2025-08-07", 1.25),
             ("gpt-5-pro", 15.0),
+            ("gpt-4o-2024-05-13", 5.0),
+            ("gpt-4o", 2.5),
         ] {
             assert_eq!(cost(model), Some(dollars), "{model}");
         }
         for model in [
             "unheard-of",
+            "gpt-5-2031-01-01",
             "gpt-5-ultra",
             "gpt-5-latest",
             "gpt-5-",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::dates::without_date;
 use super::limit::{is_limit_error, mentions_limit};
 use super::scanner::Scanner;
 use super::{Admitted, Meter, Used};
@@ -40,13 +41,24 @@ pub(crate) struct Reading {
     api: Api,
     meter: Arc<Meter>,
     text: Text,
+    streams: bool,
     /// What this answer has used so far, and what of it was counted.
     used: Used,
     counted: Used,
-    /// Whether it has told all of it.
-    complete: bool,
-    /// The request, if the run has a budget and the answer costs something: it counts as its most unless the answer tells.
+    told: Told,
+    /// The request, if the run has a budget: it counts as its most unless the answer tells.
     admitted: Option<Arc<Admitted>>,
+    /// Whether it is an error, which costs nothing that it does not tell.
+    is_error: bool,
+}
+
+/// Which halves of its usage an answer has told to the end, in whole numbers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    input: bool,
+    output: bool,
+    /// Whether the answer has come to its end, where its usage may be told before.
+    ended: bool,
 }
 
 /// What has come and is not understood yet.
@@ -70,7 +82,13 @@ impl Reading {
     pub(crate) fn new(api: Api, meter: Arc<Meter>, streams: bool, admitted: Option<Arc<Admitted>>) -> Self {
         let text = if streams { Text::Line(Vec::new()) } else { Text::Whole(Scanner::default()) };
         let (used, counted) = (Used::default(), Used::default());
-        Self { api, meter, text, used, counted, complete: false, admitted }
+        Self { api, meter, text, streams, used, counted, told: Told::default(), admitted, is_error: false }
+    }
+
+    /// Reads the answer with an error status. Its request is on its way until it is read: a server may tell usage in it.
+    pub(crate) fn of_error(mut self) -> Self {
+        self.is_error = true;
+        self
     }
 
     /// Some more of it.
@@ -111,6 +129,7 @@ impl Reading {
 
     fn line(&mut self, line: &[u8]) {
         let Some(data) = line.strip_prefix(b"data:") else { return };
+        self.told.ended |= data.trim_ascii() == b"[DONE]";
         // Most of a stream says nothing of it, and need not be understood.
         if (memchr::memmem::find(data, b"\"usage\"").is_some() || mentions_limit(data))
             && let Ok(document) = serde_json::from_slice(data)
@@ -128,18 +147,21 @@ impl Reading {
         }
         let Some(admitted) = self.admitted.take() else { return };
         admitted.settle();
-        if self.complete {
+        if self.is_error {
             return;
         }
+        // A half that was not told to its end counts as its most. One that has told what it read, and broke off, has told that much.
         let most = admitted.demand.used();
-        let told = self.used.input.saturating_add(self.used.cache_read).saturating_add(self.used.cache_write);
-        // An answer that has told what it read, and broke off, has told that much.
+        let Told { input, output, ended } = self.told;
         let rest = Used {
-            cache_write: if told > 0 { 0 } else { most.cache_write },
-            output: most.output.saturating_sub(self.used.output),
+            input: if input { 0 } else { most.input.saturating_sub(self.used.input) },
+            cache_write: if input { 0 } else { most.cache_write.saturating_sub(self.used.input) },
+            output: if output && ended { 0 } else { most.output.saturating_sub(self.used.output) },
             ..most
         };
-        self.meter.add(&rest);
+        if rest.input > 0 || rest.cache_write > 0 || rest.output > 0 {
+            self.meter.add(&rest);
+        }
     }
 
     fn document(&mut self, document: &Value) {
@@ -156,6 +178,12 @@ impl Reading {
             self.used.model = model.chars().take(LONGEST_NAME).collect();
         }
         if let Some(admitted) = &self.admitted {
+            // The provider's name for the release that it has behind the name that was asked for, at the price of that.
+            if without_date(&self.used.model, '-') == Some(&admitted.demand.model)
+                && !self.meter.lists(&self.used.model)
+            {
+                self.used.model.clone_from(&admitted.demand.model);
+            }
             if self.used.model.is_empty() {
                 self.used.model.clone_from(&admitted.demand.model);
             }
@@ -165,8 +193,8 @@ impl Reading {
             }
         }
         let usage = &within["usage"];
-        self.complete |= self.is_last(kind, usage);
         self.usage(usage);
+        self.note_told(kind, within, usage);
         let new = self.used.since(&self.counted);
         self.counted = self.used.clone();
         if new != (Used { model: new.model.clone(), ..Used::default() }) {
@@ -174,14 +202,37 @@ impl Reading {
         }
     }
 
-    /// Whether this is the last that an answer says of its usage.
-    fn is_last(&self, kind: Option<&str>, usage: &Value) -> bool {
+    /// Notes which halves of the usage are told. Numbers in an early event of a stream are not the last, and nothing reads no token.
+    fn note_told(&mut self, kind: Option<&str>, within: &Value, usage: &Value) {
         let number = |name: &str| usage[name].is_u64();
-        match (self.api, kind) {
-            (Api::Messages, Some("message_start")) => false,
-            (Api::Messages | Api::Responses, _) => number("output_tokens"),
-            (Api::Chat, _) => number("completion_tokens") || number("prompt_tokens"),
-        }
+        let reads = self.used.input > 0 || self.used.cache_read > 0 || self.used.cache_write > 0;
+        let (input, output, ended) = match self.api {
+            Api::Messages => {
+                let last = kind != Some("message_start") && number("output_tokens");
+                (number("input_tokens"), last, last)
+            }
+            Api::Responses => {
+                let last = match kind {
+                    Some(kind) => {
+                        ["response.completed", "response.incomplete", "response.failed"].contains(&kind)
+                    }
+                    None => {
+                        !["queued", "in_progress"].contains(&within["status"].as_str().unwrap_or_default())
+                    }
+                };
+                (last && number("input_tokens"), last && number("output_tokens"), last)
+            }
+            Api::Chat => {
+                let choices = within["choices"].as_array().map_or(&[][..], Vec::as_slice);
+                let last = choices.iter().all(|choice| choice["finish_reason"].is_string());
+                let whole = !self.streams;
+                let told = number("prompt_tokens") || number("completion_tokens");
+                (number("prompt_tokens"), number("completion_tokens"), told && (last || whole))
+            }
+        };
+        self.told.input |= input && reads;
+        self.told.output |= output;
+        self.told.ended |= ended;
     }
 
     /// Numbers are of the whole answer so far; one that is not told again stays as it was.
@@ -214,6 +265,11 @@ impl Reading {
                 );
                 set(&mut used.output, number("/completion_tokens"));
             }
+        }
+        // Some servers leave what a model thinks out of what it writes, and count it in the sum alone.
+        if let Some(total) = number("/total_tokens").filter(|_| self.api != Api::Messages) {
+            let read = used.input.saturating_add(used.cache_read);
+            set(&mut used.output, Some(total.saturating_sub(read)));
         }
     }
 }
@@ -300,6 +356,21 @@ mod tests {
         (total.input_tokens, total.output_tokens)
     }
 
+    /// Another request may be sent once the usage in it is known, and not before.
+    #[tokio::test]
+    async fn answer_with_an_error_holds_its_place_until_it_is_read() {
+        let meter = meter(Budget { tokens: Some(1000), cost_usd: None });
+        let demand = || Demand { model: "m".into(), input_tokens: 900, ..Demand::default() };
+        let admitted = meter.admit(demand()).await;
+        let mut reading = Reading::new(Api::Chat, Arc::clone(&meter), false, admitted).of_error();
+        let second = || tokio::time::timeout(std::time::Duration::from_millis(50), meter.admit(demand()));
+        assert!(second().await.is_err(), "the first is not read");
+        reading.read(b"{\"error\":{},\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}");
+        drop(reading);
+        assert!(second().await.unwrap().is_some());
+        assert_eq!(meter.total().input_tokens, 7, "an error costs what it tells");
+    }
+
     #[tokio::test]
     async fn answer_of_a_model_without_a_price_counts_at_the_highest_price() {
         let meter = meter(Budget { tokens: None, cost_usd: Some(100.0) });
@@ -323,6 +394,13 @@ mod tests {
         let end = "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":7}}\n\n";
         let padding = format!("data: {{\"x\":\"{}\"}}\n\n", "y".repeat(5 << 20));
         let usage = "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":3}";
+        let event = |kind: &str, usage: &str| {
+            format!("data: {{\"type\":\"response.{kind}\",\"response\":{{\"usage\":{{{usage}}}}}}}\n\n")
+        };
+        let created = event("created", "\"input_tokens\":0,\"output_tokens\":0");
+        let completed = event("completed", "\"input_tokens\":30,\"output_tokens\":5");
+        let early = "data: {\"choices\":[{\"finish_reason\":null}],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}\n\n"
+            .to_owned();
         let logprobs = format!("\"logprobs\":\"{}\"", "l".repeat(5 << 20));
         for (api, streams, text, counted) in [
             (Api::Chat, true, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n".to_owned(), (500, 100)),
@@ -335,6 +413,32 @@ mod tests {
             (Api::Chat, true, format!("data: {{{logprobs},{usage}}}\n\n"), (2, 3)),
             (Api::Chat, true, format!("data: {{{logprobs},{usage}}}"), (2, 3)),
             (Api::Chat, false, format!("{{{logprobs}"), (500, 100)),
+            (Api::Chat, false, "{\"usage\":{\"prompt_tokens\":9}}".to_owned(), (9, 100)),
+            (Api::Chat, false, "{\"usage\":{\"completion_tokens\":9}}".to_owned(), (500, 9)),
+            (Api::Responses, false, "{\"usage\":{\"output_tokens\":9}}".to_owned(), (500, 9)),
+            (
+                Api::Messages,
+                false,
+                "{\"usage\":{\"input_tokens\":9.0,\"output_tokens\":9}}".to_owned(),
+                (500, 9),
+            ),
+            (
+                Api::Messages,
+                false,
+                "{\"usage\":{\"input_tokens\":0,\"output_tokens\":9}}".to_owned(),
+                (500, 9),
+            ),
+            (Api::Responses, true, created.clone(), (500, 100)),
+            (Api::Responses, true, format!("{created}{completed}"), (30, 5)),
+            (Api::Chat, true, early.clone(), (7, 100)),
+            (Api::Chat, true, format!("{early}data: [DONE]\n\n"), (7, 1)),
+            (
+                Api::Chat,
+                false,
+                "{\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":25,\"total_tokens\":1000}}"
+                    .to_owned(),
+                (50, 950),
+            ),
         ] {
             assert_eq!(charged(api, streams, &text).await, counted, "{api:?} {streams} {text:.60}");
         }
