@@ -1,9 +1,15 @@
 //! A run that tries to fill disks: with its log, its audit, its files, or at the cost of what is kept of other runs.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::support::{Place, Ran};
+use crate::support::{Place, Ran, wait_for};
 
 fn policy(place: &Place, limits: &str) -> String {
     let path = place.home().join("policy.json");
@@ -212,4 +218,116 @@ fn processes_are_bounded_by_default() {
     let refused = ran.stdout.trim().parse::<u32>().is_ok_and(|count| count < 4200);
     let ended = result["failure"]["class"] == "out_of_processes";
     assert!(refused || ended, "{ran:?} {result}");
+}
+
+/// Introducers of control strings without an end: sanitising them takes as long as the text is, and the time limit holds.
+#[test]
+fn control_strings_without_an_end_do_not_outlast_the_time_limit() {
+    let place = Place::new();
+    let begun = Instant::now();
+    let script = "import sys; sys.stdout.write('\\x1b]' * 1_000_000 + '\\n'); sys.stdout.flush()";
+    place
+        .run(&["exec", "--mode", "native", "--timeout", "30s", "--", "/usr/bin/python3", "-c", script])
+        .expect_code(0);
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+/// A file that takes no disk, in an overlay that waits for its user, is no reason to trim the logs of others.
+#[test]
+fn a_sparse_file_removes_no_log_of_others() {
+    let place = Place::new().settings(r#"{"sandbox": {"mode": "native"}, "queue": {"keep_size": "8m"}}"#);
+    let victim = "head -c 2000000 /dev/zero | tr \"\\0\" x | fold -w 1000";
+    place.run(&["exec", "--", "sh", "-c", victim]).expect_code(0);
+    place.run(&["exec", "--workspace", "overlay", "--", "truncate", "-s", "1T", "big"]).expect_code(0);
+    place
+        .run(&["exec", "--workspace", "overlay", "--", "sh", "-c", "head -c 20000000 /dev/zero > full"])
+        .expect_code(0);
+    let swept = place.run(&["prune", "--json"]).expect_code(0).json();
+    assert_eq!(swept["trimmed"], serde_json::json!([]), "{swept}");
+}
+
+/// Holds requests until the disk of the audit is full, and ends them then.
+const HELD: &str = r#"
+import os, socket, time
+proxy = os.environ["HTTP_PROXY"].split("//")[1].split(":")
+def until(name):
+    while not os.path.exists(name):
+        time.sleep(0.02)
+streams = []
+for number in range(20):
+    s = socket.create_connection((proxy[0], int(proxy[1])))
+    s.sendall(b"POST http://good.test/secret%d HTTP/1.1\r\nHost: good.test\r\nContent-Length: 1000\r\n\r\n" % number)
+    streams.append(s)
+time.sleep(0.5)
+open("held", "w").close()
+until("full")
+for s in streams:
+    s.sendall(b"S" * 1000)
+for s in streams:
+    s.settimeout(10)
+    s.recv(1000)
+    s.close()
+more = socket.create_connection((proxy[0], int(proxy[1])))
+time.sleep(0.3)
+open("done", "w").close()
+until("free")
+"#;
+
+/// A server that answers once it has a whole body, and counts.
+fn patient_server() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, served) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&served);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let counter = Arc::clone(&counter);
+            std::thread::spawn(move || {
+                let (mut heard, mut part) = (Vec::new(), [0; 4096]);
+                while let Ok(count @ 1..) = stream.read(&mut part) {
+                    heard.extend_from_slice(&part[..count]);
+                    if heard.ends_with(&[b'S'; 1000]) {
+                        counter.fetch_add(1, Ordering::Relaxed);
+                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+                    }
+                }
+            });
+        }
+    });
+    (address, served)
+}
+
+/// What was sent is recorded, however full the disk was when it ended.
+#[test]
+fn a_full_disk_removes_nothing_from_the_audit() {
+    let place = Place::new();
+    fs::create_dir_all(place.state()).unwrap();
+    let mount = |args: &[&str]| Command::new(args[0]).args(&args[1..]).arg(place.state()).status().unwrap();
+    if !mount(&["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs"]).success() {
+        assert!(std::env::var_os("CI").is_none(), "a small disk needs root");
+        return;
+    }
+    let (address, served) = patient_server();
+    fs::write(place.work().join("held.py"), HELD).unwrap();
+    let place = place.env("RINGFENCE_CONNECT_TO", format!("good.test:80={address}"));
+    let args = ["exec", "--mode", "native", "--allow", "good.test", "--", "/usr/bin/python3", "held.py"];
+    let mut child = place.spawn(&args);
+    let appears = |name: &str| wait_for(name, || place.work().join(name).exists().then_some(()));
+    appears("held");
+    let ballast = place.state().join("ballast");
+    let mut file = fs::File::create(&ballast).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+    while file.write_all(&[0; 1]).is_ok() {}
+    fs::write(place.work().join("full"), "").unwrap();
+    appears("done");
+    drop(file);
+    fs::remove_file(&ballast).unwrap();
+    fs::write(place.work().join("free"), "").unwrap();
+    let status = child.wait().unwrap();
+    let entries = place.run(&["runs", "net", "last", "--json"]).expect_code(0).json();
+    Command::new("umount").arg(place.state()).status().unwrap();
+    let served = served.load(Ordering::Relaxed);
+    let recorded = entries.as_array().unwrap().iter().filter(|entry| {
+        entry["path"].as_str().is_some_and(|path| path.starts_with("/secret")) && entry["begun"].is_null()
+    });
+    assert_eq!((recorded.count(), served, status.success()), (20, 20, true), "{entries}");
 }
