@@ -811,6 +811,51 @@ fn token_is_sent_to_no_other_program_on_loopback() {
     assert_eq!(lines.map(Result::unwrap).collect::<String>(), "", "the token was sent");
 }
 
+/// Fills the queue of a socket with the name of an announcement.
+const FULL_ANNOUNCEMENT: &str = r#"
+import socket, sys, time
+name = f"\0ringfence-daemon:{sys.argv[1]}:0"
+s = socket.socket(socket.AF_UNIX)
+s.bind(name)
+s.listen(0)
+waiting = []
+try:
+    while True:
+        c = socket.socket(socket.AF_UNIX)
+        c.setblocking(False)
+        c.connect(name)
+        waiting.append(c)
+except BlockingIOError:
+    print("full", flush=True)
+time.sleep(600)
+"#;
+
+#[test]
+fn full_announcement_of_another_user_refuses_no_port() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new().settings(SETTINGS).of_user(65533);
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    std::thread::spawn(move || {
+        for stream in server.incoming() {
+            let _ = stream
+                .unwrap()
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlocal");
+        }
+    });
+    let mut stranger = spawn_as(STRANGER, FULL_ANNOUNCEMENT, &port);
+    let mut said = String::new();
+    BufReader::new(stranger.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "full\n");
+    let script = format!("curl -s -m 20 --noproxy '*' http://127.0.0.1:{port}/");
+    let ran = place.run(&["exec", "--allow-local", &port, "--", "sh", "-c", &script]);
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    assert_eq!((ran.code(), ran.stdout.as_str()), (0, "local"), "{ran:?}");
+}
+
 #[test]
 fn settings_of_a_state_directory_that_others_can_write_are_not_read() {
     let place = Place::new().settings(SETTINGS);

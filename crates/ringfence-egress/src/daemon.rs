@@ -3,7 +3,7 @@
 //! A daemon announces the port on which it listens by an abstract Unix socket, whose name holds the port. The kernel lists such
 //! names for a network namespace and removes one with its process. So a broker knows the daemon of every installation and program
 //! name of its user and of root at the addresses of this machine, not only that of its own state directory. Any user can bind such
-//! a name, so who has is asked of the kernel by connecting to it.
+//! a name, so who has is asked of the kernel by connecting to it, or by the socket's inode where it accepts nothing.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use http::StatusCode;
 
 use crate::answer::Refusal;
+#[cfg(target_os = "linux")]
+use crate::unix_diag::owner_of_inode;
 
 /// How the name of an announcement begins; the port and a random number follow.
 #[cfg(target_os = "linux")]
@@ -19,6 +21,9 @@ const ANNOUNCEMENT: &str = "ringfence-daemon:";
 /// The kernel's list of Unix sockets. Abstract names begin with `@` there.
 #[cfg(target_os = "linux")]
 const UNIX_SOCKETS: &str = "/proc/self/net/unix";
+/// The flags of a socket there that takes connections.
+#[cfg(target_os = "linux")]
+const LISTENING: &[u8] = b"00010000";
 
 /// A port that a daemon has announced, for as long as this is held.
 #[derive(Debug)]
@@ -75,7 +80,7 @@ impl Drop for Announcement {
 #[cfg(target_os = "linux")]
 fn is_announced(port: u16) -> bool {
     let own = rustix::process::geteuid();
-    let counts = |name: &Vec<u8>| match owner_of(name) {
+    let counts = |named: &Named| match announcer(named) {
         Ok(owner) => owner.is_some_and(|owner| owner == own || owner.is_root()),
         Err(_) => true,
     };
@@ -86,7 +91,7 @@ fn is_announced(port: u16) -> bool {
 #[cfg(target_os = "linux")]
 pub fn is_announced_by_this_user(port: u16) -> bool {
     let own = rustix::process::geteuid();
-    let is_own = |name: &Vec<u8>| matches!(owner_of(name), Ok(Some(owner)) if owner == own);
+    let is_own = |named: &Named| matches!(announcer(named), Ok(Some(owner)) if owner == own);
     announcements(port).is_ok_and(|names| names.iter().any(is_own))
 }
 
@@ -96,16 +101,34 @@ pub fn is_announced_by_this_user(_: u16) -> bool {
     false
 }
 
-/// The names of all announcements of a port.
+/// A listening socket that has the name of an announcement.
 #[cfg(target_os = "linux")]
-fn announcements(port: u16) -> io::Result<Vec<Vec<u8>>> {
+struct Named {
+    name: Vec<u8>,
+    inode: u32,
+}
+
+/// The listening sockets that have names of announcements of a port. Connections that wait to be accepted are listed by the same name.
+#[cfg(target_os = "linux")]
+fn announcements(port: u16) -> io::Result<Vec<Named>> {
     let begins = format!("{ANNOUNCEMENT}{port}:");
     let list = std::fs::read(UNIX_SOCKETS)?;
     let names = list.split(|byte| *byte == b'\n').filter_map(|line| {
-        let name = line.rsplit(|byte| *byte == b' ').next()?.strip_prefix(b"@")?;
-        name.starts_with(begins.as_bytes()).then(|| name.to_vec())
+        let columns: Vec<&[u8]> =
+            line.split(u8::is_ascii_whitespace).filter(|text| !text.is_empty()).collect();
+        let [_, _, _, flags, _, _, inode, name] = columns[..] else { return None };
+        let name = name.strip_prefix(b"@").filter(|name| name.starts_with(begins.as_bytes()))?;
+        let inode = std::str::from_utf8(inode).ok().and_then(|text| text.parse().ok());
+        // No socket has the inode 0, so nothing is known of one whose inode cannot be read.
+        (flags == LISTENING).then(|| Named { name: name.to_vec(), inode: inode.unwrap_or(0) })
     });
     Ok(names.collect())
+}
+
+/// Who has announced; `None` if nobody listens. A socket that accepts nothing, or is flooded, is known by its inode.
+#[cfg(target_os = "linux")]
+fn announcer(named: &Named) -> io::Result<Option<rustix::process::Uid>> {
+    owner_of(&named.name).or_else(|_| owner_of_inode(named.inode, &named.name))
 }
 
 /// Who listens at an abstract name; `None` if nobody does, whatever else has the name.
@@ -165,7 +188,7 @@ impl DaemonAddress {
 }
 
 /// Whether an address is one of this machine: one that a socket can be bound to. In doubt it is.
-fn is_of_this_machine(address: IpAddr) -> bool {
+pub fn is_of_this_machine(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let link_local = matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
     if address.is_loopback() || address.is_unspecified() || link_local {
@@ -206,7 +229,7 @@ mod tests {
     #[test]
     fn name_of_an_announcement_alone_announces_nothing() {
         use std::os::linux::net::SocketAddrExt;
-        use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+        use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         let name = |end: &str| {
@@ -218,10 +241,20 @@ mod tests {
         assert!(super::is_announced(port) && is_announced_by_this_user(port));
         drop(listener);
         assert!(!super::is_announced(port) && !is_announced_by_this_user(port));
+        // Connections that nobody accepts fill the queue of a socket.
+        let full = UnixListener::bind_addr(&name("full")).unwrap();
+        let listed = super::announcements(port).unwrap();
+        let full_name = &listed.iter().find(|named| named.name.ends_with(b"full")).unwrap().name;
+        let waiting: Vec<_> = std::iter::repeat_with(|| UnixStream::connect_addr(&name("full")))
+            .take_while(|_| super::owner_of(full_name).is_ok())
+            .collect();
+        assert!(super::owner_of(full_name).is_err());
+        assert!(super::is_announced(port) && is_announced_by_this_user(port));
+        drop((full, waiting));
         // Asked more often than connections fit into the queue of a socket.
         let _announcement = Announcement::of(port).unwrap();
         let names = super::announcements(port).unwrap();
-        let name = names.iter().find(|name| !name.ends_with(b"datagrams")).unwrap();
+        let name = &names.first().unwrap().name;
         assert!((0..20_000).filter(|_| matches!(super::owner_of(name), Ok(Some(_)))).count() > 10_000);
     }
 

@@ -37,6 +37,8 @@ mod secret;
 mod session;
 mod socks;
 mod tunnel;
+#[cfg(target_os = "linux")]
+mod unix_diag;
 mod upstream;
 
 pub use asking::{Ask, Reply};
@@ -44,7 +46,7 @@ pub use audit::{Entry, Outcome, read_entries};
 pub use authority::{Authority, AuthorityError};
 pub use broker::{Broker, BrokerError};
 pub use credential::{Credential, Inside};
-pub use daemon::{Announcement, DaemonAddress, is_announced_by_this_user};
+pub use daemon::{Announcement, DaemonAddress, is_announced_by_this_user, is_of_this_machine};
 pub use login::{Login, LoginError, LoginReport, LoginTool};
 pub use meter::{Budget, Meter, Prices, PricesError};
 pub use post::{PostError, Poster};

@@ -1,0 +1,154 @@
+//! Whose a Unix socket is, asked of the kernel by `NETLINK_SOCK_DIAG`: also of a socket that accepts no connection.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use rustix::process::Uid;
+
+/// `SOCK_DIAG_BY_FAMILY`: the type of the request and of its answer.
+const BY_FAMILY: u16 = 20;
+/// `AF_UNIX`.
+const FAMILY: u8 = 1;
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 1;
+/// `UDIAG_SHOW_NAME` and `UDIAG_SHOW_UID`.
+const SHOWN: u32 = 0x01 | 0x40;
+/// `UNIX_DIAG_NAME` and `UNIX_DIAG_UID`: the attributes of an answer.
+const NAME_ATTRIBUTE: u16 = 0;
+const UID_ATTRIBUTE: u16 = 7;
+/// The lengths of `struct nlmsghdr`, `struct unix_diag_req`, `struct unix_diag_msg` and `struct nlattr`.
+const HEADER_BYTES: usize = 16;
+const REQUEST_BYTES: usize = 24;
+const MESSAGE_BYTES: usize = 16;
+const ATTRIBUTE_BYTES: usize = 4;
+
+/// A socket as the kernel describes it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Socket {
+    /// An abstract one begins with a zero.
+    name: Vec<u8>,
+    uid: Option<Uid>,
+}
+
+/// The user who has made the Unix socket of an inode; `None` if there is no such socket of this abstract name. A name can hold the
+/// end of a line, so that the kernel's list has lines that are none.
+pub(crate) fn owner_of_inode(inode: u32, name: &[u8]) -> io::Result<Option<Uid>> {
+    let found = ask(inode)?;
+    if found.is_none() && !is_answered()? {
+        return Err(io::Error::from(io::ErrorKind::Unsupported));
+    }
+    let named = |socket: &Socket| socket.name.strip_prefix(b"\0") == Some(name);
+    match found.filter(named) {
+        Some(Socket { uid: Some(uid), .. }) => Ok(Some(uid)),
+        Some(_) => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        None => Ok(None),
+    }
+}
+
+/// Whether this kernel answers such questions at all: it does not tell a socket that is not there from a question it does not know.
+fn is_answered() -> io::Result<bool> {
+    let own = UnixDatagram::unbound()?;
+    let inode = rustix::fs::fstat(own.as_fd())?.st_ino;
+    Ok(u32::try_from(inode).is_ok_and(|inode| ask(inode).is_ok_and(|socket| socket.is_some())))
+}
+
+fn ask(inode: u32) -> io::Result<Option<Socket>> {
+    let flags = SocketFlags::CLOEXEC;
+    let kernel =
+        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
+    rustix::net::send(&kernel, &request(inode), SendFlags::empty())?;
+    let mut answer = [0; 4096];
+    let (length, _) = rustix::net::recv(&kernel, &mut answer, RecvFlags::empty())?;
+    Ok(parse(answer.get(..length).unwrap_or_default(), inode))
+}
+
+fn request(inode: u32) -> Vec<u8> {
+    let length = u32::try_from(HEADER_BYTES + REQUEST_BYTES).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + REQUEST_BYTES);
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(BY_FAMILY.to_ne_bytes());
+    bytes.extend(REQUEST.to_ne_bytes());
+    // The sequence number and the port are the caller's, and not needed.
+    bytes.extend([0; 8]);
+    bytes.extend([FAMILY, 0, 0, 0]);
+    // Of any state, and with any cookie.
+    bytes.extend(u32::MAX.to_ne_bytes());
+    bytes.extend(inode.to_ne_bytes());
+    bytes.extend(SHOWN.to_ne_bytes());
+    bytes.extend([0xff; 8]);
+    bytes
+}
+
+/// The socket in an answer about an inode; `None` if the answer is an error or about another one.
+fn parse(answer: &[u8], inode: u32) -> Option<Socket> {
+    if u16_at(answer, 4)? != BY_FAMILY || u32_at(answer, HEADER_BYTES + 4)? != inode {
+        return None;
+    }
+    let mut socket = Socket::default();
+    let mut rest = answer.get(HEADER_BYTES + MESSAGE_BYTES..)?;
+    while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
+        let length = usize::from(length);
+        let value = rest.get(ATTRIBUTE_BYTES..length)?;
+        match kind {
+            NAME_ATTRIBUTE => socket.name = value.to_vec(),
+            UID_ATTRIBUTE => socket.uid = u32_at(value, 0).map(Uid::from_raw),
+            _ => {}
+        }
+        rest = rest.get(length.next_multiple_of(ATTRIBUTE_BYTES)..).unwrap_or_default();
+    }
+    Some(socket)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    use rustix::process::Uid;
+
+    use super::{BY_FAMILY, Socket, owner_of_inode, parse};
+
+    #[test]
+    fn owner_of_a_socket_is_told_by_its_inode_and_name() {
+        let name = format!("ringfence-test:{}", std::process::id());
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        let inode = u32::try_from(rustix::fs::fstat(socket.as_fd()).unwrap().st_ino).unwrap();
+        let own = rustix::process::geteuid();
+        assert_eq!(owner_of_inode(inode, name.as_bytes()).unwrap(), Some(own));
+        assert_eq!(owner_of_inode(inode, b"another").unwrap(), None);
+        assert_eq!(owner_of_inode(0, name.as_bytes()).unwrap(), None);
+        drop(socket);
+        assert_eq!(owner_of_inode(inode, name.as_bytes()).unwrap(), None, "it is closed");
+    }
+
+    #[test]
+    fn answers_that_are_cut_off_or_about_another_inode_tell_nobody() {
+        let attribute = |length: u16, kind: u16, value: &[u8]| {
+            [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
+        };
+        let head = [&[0; 4][..], &BY_FAMILY.to_ne_bytes(), &[0; 14], &7_u32.to_ne_bytes(), &[0; 8]].concat();
+        let uid = attribute(8, 7, &1000_u32.to_ne_bytes());
+        let whole = [&head[..], &attribute(6, 0, b"\0x\0\0"), &uid].concat();
+        let expected = Socket { name: b"\0x".to_vec(), uid: Some(Uid::from_raw(1000)) };
+        assert_eq!(parse(&whole, 7), Some(expected));
+        assert_eq!(parse(&whole, 8), None);
+        for end in 0..whole.len() {
+            assert_eq!(parse(&whole[..end], 7).and_then(|socket| socket.uid), None, "{end}");
+        }
+        for length in [0, 3, 5, u16::MAX] {
+            let wrong = [&head[..], &attribute(length, 7, b"1")].concat();
+            assert_eq!(parse(&wrong, 7).and_then(|socket| socket.uid), None, "{length}");
+        }
+    }
+}
