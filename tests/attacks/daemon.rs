@@ -856,6 +856,43 @@ fn full_announcement_of_another_user_refuses_no_port() {
     assert_eq!((ran.code(), ran.stdout.as_str()), (0, "local"), "{ran:?}");
 }
 
+/// A proxy that lets users in by itself adds the key to whatever a browser sends.
+#[test]
+fn page_of_another_site_does_nothing_with_a_key_that_a_proxy_adds() {
+    let place = Place::new().settings(SETTINGS).env("API_KEYS", "the-key").env("API_SECRET", "the-token");
+    let site = Site::of(place);
+    let task = json!({ "prompt": "x", "agent": "demo", "directory": site.place.work() }).to_string();
+    let owner = site.bearer();
+    let credentials =
+        [("x-api-key", "the-key"), ("authorization", "Bearer the-token"), ("authorization", owner.as_str())];
+    let foreign: [&[(&str, &str)]; 4] = [
+        &[("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")],
+        &[("origin", "https://evil.example")],
+        &[("origin", "null")],
+        &[("sec-fetch-site", "cross-site")],
+    ];
+    let changes = ["/tasks", "/system/processes/stop-all", "/system/login-codes", "/tasks/1/retry"];
+    for credential in credentials {
+        for (headers, path) in foreign.iter().flat_map(|headers| changes.map(|path| (headers, path))) {
+            for kind in ["application/json", "application/x-www-form-urlencoded"] {
+                let headers = [&[credential, ("content-type", kind)][..], headers].concat();
+                let answer = ask(&site.address, "POST", path, &headers, &task).expect(403);
+                assert!(answer.body.contains("cross_site"), "{path}: {answer:?}");
+            }
+        }
+        // Programs name no origin, and a page of the proxy's own name its own.
+        let own = [
+            credential,
+            ("host", "box.example"),
+            ("origin", "https://box.example"),
+            ("sec-fetch-site", "same-origin"),
+        ];
+        ask(&site.address, "POST", "/system/login-codes", &own, "").expect(200);
+        ask(&site.address, "POST", "/system/login-codes", &[credential], "").expect(200);
+    }
+    assert_no_task(&site);
+}
+
 #[test]
 fn settings_of_a_state_directory_that_others_can_write_are_not_read() {
     let place = Place::new().settings(SETTINGS);

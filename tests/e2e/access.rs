@@ -93,13 +93,15 @@ struct Case {
 
 impl Case {
     /// The rule, said once more: 401 and 403 where a request is turned away, nothing where it is let in.
-    fn turned_away(self, kind: Kind, credentials: &str, place: &str) -> Option<u16> {
+    fn turned_away(self, kind: Kind, method: &str, credentials: &str, place: &str) -> Option<u16> {
         let local = !self.keys && self.switch.is_some_and(|word| word != "false");
         match (kind, credentials, place) {
             (Kind::Open, _, _) => None,
             (_, "wrong", _) => Some(401),
-            (_, "owner", _) => None,
-            (_, "key" | "bearer", _) => (!self.keys).then_some(401),
+            (_, "key" | "bearer", _) if !self.keys => Some(401),
+            // A proxy may have added it for a page of another site.
+            (_, "owner" | "key" | "bearer", "foreign origin") => (method != "GET").then_some(403),
+            (_, "owner" | "key" | "bearer", _) => None,
             // The cookie of a name without a port is another one, and so none.
             (_, "session", "loopback") => None,
             // It was opened by the owner on this machine, so nobody else may use it.
@@ -134,7 +136,7 @@ fn check(case: Case) {
             }
             let address = if from == "other address" { format!("192.0.2.1:{port}") } else { local.clone() };
             for credentials in CREDENTIALS {
-                let mut expected = case.turned_away(kind(&method, &path), credentials, from);
+                let mut expected = case.turned_away(kind(&method, &path), &method, credentials, from);
                 // What takes long is let in once.
                 if expected.is_none() && SLOW.contains(&path.as_str()) && !let_in.insert(path.clone()) {
                     continue;

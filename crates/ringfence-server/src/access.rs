@@ -7,6 +7,8 @@
 //!   loopback, under a name of loopback and not on behalf of a page from elsewhere, is let in as `Local`. The caller has to
 //!   check that the connection is the owner's (`loopback_peer`).
 //! - A session of a browser counts only under the host that it was opened for, and only for pages of the daemon itself.
+//! - A request that changes something on behalf of a page from elsewhere is refused whatever it carries: a proxy may have added
+//!   the key.
 
 use ring::digest::{SHA256, digest};
 use subtle::ConstantTimeEq;
@@ -155,7 +157,9 @@ impl Denial {
             Denial::Nothing | Denial::NotLocal | Denial::NotOwner => {
                 "send the daemon's token (api.token in its state directory) as `Authorization: Bearer …`; for the dashboard, run `ringfence open`"
             }
-            Denial::CrossSite => "open the page at its own address",
+            Denial::CrossSite => {
+                "open the page at its own address; a proxy before the daemon has to pass the `Host` header on"
+            }
             Denial::SocketOnly => "run the command on the daemon's machine, as its owner",
         }
     }
@@ -251,11 +255,15 @@ impl Access {
             return Ok(if seen.carried.session { Who::Session } else { Who::Anybody });
         }
         if let Some(Identity { who, .. }) = self.identify(seen.carried)? {
-            // Keys are sent on purpose; a session is sent by the browser for any page that asks.
-            return if who == Who::Session { of_own_page(seen).map(|()| who) } else { Ok(who) };
+            // A session is sent by the browser for any page that asks, and a key may be added by a proxy.
+            return match who {
+                Who::Session => of_own_page(seen),
+                _ => of_no_foreign_page(seen),
+            }
+            .map(|()| who);
         }
         match seen.peer {
-            Peer::Socket => return Ok(Who::Socket),
+            Peer::Socket => return of_no_foreign_page(seen).map(|()| Who::Socket),
             Peer::Loopback if self.local => {}
             Peer::Loopback | Peer::Elsewhere => return Err(Denial::Nothing),
         }
@@ -322,6 +330,11 @@ fn of_own_page(seen: &Seen<'_>) -> Result<(), Denial> {
         true => Err(Denial::CrossSite),
         false => same_site(seen),
     }
+}
+
+/// Whether a request changes nothing, or is on behalf of a page of ours or of no page.
+fn of_no_foreign_page(seen: &Seen<'_>) -> Result<(), Denial> {
+    if seen.changes { same_site(seen) } else { Ok(()) }
 }
 
 /// Whether a request is on behalf of a page of ours, or of no page.

@@ -160,3 +160,34 @@ fn names_of_loopback_are_these_and_no_others() {
         assert!(!is_loopback_name(name), "{name}");
     }
 }
+
+/// A proxy may add the key to whatever a browser sends.
+#[test]
+fn change_for_a_foreign_page_is_refused_whatever_it_carries() {
+    let access = Access::new(Some("own"), Some("k1"), Some("s"), None);
+    let carriers = [
+        (Peer::Elsewhere, key("k1")),
+        (Peer::Elsewhere, bearer("s")),
+        (Peer::Loopback, bearer("own")),
+        (Peer::Socket, NONE),
+    ];
+    for (peer, carried) in carriers {
+        let plain = Seen { changes: true, ..seen(peer, carried) };
+        let own = Seen { origin: Some("https://127.0.0.1:4301"), fetch_site: Some("same-origin"), ..plain };
+        for request in [plain, own] {
+            assert!(access.decide(Need::Change, &request).is_ok(), "{request:?}");
+        }
+        for origin in ["https://evil.example", "null", "\u{0}", "http://127.0.0.1:80"] {
+            let foreign = Seen { origin: Some(origin), ..plain };
+            assert_eq!(access.decide(Need::Change, &foreign), Err(Denial::CrossSite), "{foreign:?}");
+            let reads = Seen { changes: false, ..foreign };
+            assert!(access.decide(Need::Read, &reads).is_ok(), "{reads:?}");
+        }
+        for site in ["cross-site", "same-site", "\u{0}"] {
+            let foreign = Seen { fetch_site: Some(site), ..plain };
+            assert_eq!(access.decide(Need::Control, &foreign), Err(Denial::CrossSite), "{foreign:?}");
+        }
+    }
+    let wrong = Seen { changes: true, origin: Some("null"), ..seen(Peer::Elsewhere, key("k2")) };
+    assert_eq!(access.decide(Need::Change, &wrong), Err(Denial::WrongKey));
+}
