@@ -1,7 +1,8 @@
 //! Settings that a hostile repository brings along. None may give a run more than the user has given.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{chown, symlink};
+use std::process::Command;
 
 use crate::support::{Place, Ran};
 
@@ -126,4 +127,43 @@ fn settings_that_a_run_writes() {
     place.run(&["exec", "--", "sh", "-c", script]);
     assert!(!place.work().join(".ringfence").exists());
     assert_eq!(run(&place).stdout, "ran\n");
+}
+
+/// In a directory such as `/tmp` every user can make settings for all who work below it.
+#[test]
+fn settings_of_another_user_are_ignored_and_named() {
+    if Command::new("id").arg("-u").output().unwrap().stdout != b"0\n" {
+        return;
+    }
+    for directory in [".", "a"] {
+        for text in ["{bad", r#"{"sandbox": {"mode": "host"}}"#] {
+            let place = project(directory, text.as_bytes());
+            let file = place.work().join(directory).join(".ringfence/settings.json");
+            let exec = || place.run(&["exec", "-C", directory, "--", "echo", "ran"]);
+            exec().expect_code(125);
+            for foreign in [file.clone(), file.parent().unwrap().to_owned()] {
+                chown(&foreign, Some(65534), None).unwrap();
+                let ran = exec().expect_code(0);
+                assert_eq!(ran.stdout, "ran\n");
+                let named = ran.stderr.contains(".ringfence/settings.json is ignored");
+                assert!(named && ran.stderr.contains("user 65534"), "{ran:?}");
+                assert_eq!(ran.stderr.matches("is ignored").count(), 1, "{ran:?}");
+                chown(&foreign, Some(0), None).unwrap();
+            }
+        }
+    }
+}
+
+/// Settings that a run leaves in a subdirectory are reported after it, and what refuses a run there says what to do.
+#[test]
+fn settings_that_a_run_leaves_in_a_subdirectory_are_reported() {
+    for text in ["{bad", r#"{"sandbox": {"mode": "host"}}"#] {
+        let place = Place::new().settings(USER);
+        let script = format!("mkdir -p sub/.ringfence; echo '{text}' > sub/.ringfence/settings.json");
+        let left = place.run(&["exec", "--", "sh", "-c", &script]).expect_code(0);
+        assert!(left.stderr.contains("sub/.ringfence/settings.json"), "{left:?}");
+        let ran = place.run(&["exec", "-C", "sub", "--", "true"]).expect_code(125);
+        let file = place.work().join("sub/.ringfence/settings.json").display().to_string();
+        assert!(ran.stderr.contains(&format!("correct or remove {file}")), "{ran:?}");
+    }
 }

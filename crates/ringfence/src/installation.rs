@@ -1,6 +1,6 @@
 //! This machine, this person, these settings: read once, here and nowhere else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -29,8 +29,8 @@ use serde_json::Value;
 
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
-use crate::report::{advise, unstored};
-use crate::{trusted, workspace};
+use crate::report::{Advised, advise, unstored};
+use crate::{terminal, trusted, workspace};
 
 /// The name of the settings file in its directory.
 pub(crate) const SETTINGS: &str = "settings.json";
@@ -49,6 +49,8 @@ pub(crate) struct Installation {
     gate: Arc<Mutex<Option<Started>>>,
     /// Opened once: a process that opened it twice would have two of everything.
     store: Arc<OnceLock<Arc<Sqlite>>>,
+    /// Settings files of other users that were warned about.
+    ignored: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 impl Installation {
@@ -75,6 +77,7 @@ impl Installation {
             program: std::env::current_exe().context("the path of this program cannot be found")?,
             gate: Arc::new(Mutex::new(gate)),
             store: Arc::default(),
+            ignored: Arc::default(),
         })
     }
 
@@ -93,16 +96,29 @@ impl Installation {
         self.state.join(SETTINGS)
     }
 
-    /// The settings files of the projects that a directory belongs to, the outermost first.
+    /// The settings files of the projects that a directory belongs to, the outermost first. Those of other users are left out: in
+    /// `/tmp`, say, everybody can make one.
     pub(crate) fn project_settings(&self, workspace: &Path) -> Vec<PathBuf> {
         let mine = [self.user_settings(), self.home.join(DIRECTORY).join(SETTINGS)];
         let mut files: Vec<PathBuf> = workspace
             .ancestors()
             .map(|directory| directory.join(DIRECTORY).join(SETTINGS))
-            .filter(|file| file.exists() && !mine.contains(file))
+            .filter(|file| file.exists() && !mine.contains(file) && !self.ignores(file))
             .collect();
         files.reverse();
         files
+    }
+
+    /// Whether a project's settings file is another user's, which is said once.
+    fn ignores(&self, file: &Path) -> bool {
+        let Some(owner) = foreign_owner(file) else { return false };
+        if self.ignored.lock().is_ok_and(|mut ignored| ignored.insert(file.to_owned())) {
+            terminal::indented(format!(
+                "warning: {} is ignored: it or its directory belongs to user {owner}\nif its settings are to hold, make both your own with `chown`",
+                file.display()
+            ));
+        }
+        true
     }
 
     /// All layers of settings for where the person stands.
@@ -133,15 +149,17 @@ impl Installation {
         }
         let own = layers.resolve()?;
         for file in self.project_settings(workspace) {
-            let Some(text) = read_project_text(&file)? else { continue };
-            let document = Document::parse(&text, &file.display().to_string(), &keys)?;
+            let text = read_project_text(&file).map_err(|error| in_project(error, &file))?;
+            let Some(text) = text else { continue };
+            let document = Document::parse(&text, &file.display().to_string(), &keys);
+            let document = document.map_err(|error| in_project(error.into(), &file))?;
             let layer = Layer { source: Source::Project, document };
             match self.trusted_project(&own, &file) {
                 Some(project) if trusted::is_trusted(&self.state, &project, &text)? => {
                     layers.push_trusted(layer);
                 }
                 Some(project) => layers.push(layer).map_err(|error| changed(&project, error.into()))?,
-                None => layers.push(layer)?,
+                None => layers.push(layer).map_err(|error| in_project(error.into(), &file))?,
             }
         }
         if !rows.is_empty() {
@@ -420,6 +438,22 @@ fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
         ));
     }
     Ok(())
+}
+
+/// An error of a project's settings, with what to do about it: an agent may have left them in a subdirectory.
+fn in_project(error: anyhow::Error, file: &Path) -> anyhow::Error {
+    if error.is::<Advised>() {
+        return error;
+    }
+    advise(error, format!("correct or remove {}, which an earlier run may have written", file.display()))
+}
+
+/// The other user, neither this one nor root, to whom a project's settings file or its directory belongs. Links are not followed:
+/// who has made one has made the settings.
+fn foreign_owner(file: &Path) -> Option<u32> {
+    let own = rustix::process::geteuid().as_raw();
+    let owners = file.parent().into_iter().chain([file]).filter_map(|path| path.symlink_metadata().ok());
+    owners.map(|data| data.uid()).find(|owner| *owner != own && *owner != 0)
 }
 
 /// The git working tree that a directory is in.
