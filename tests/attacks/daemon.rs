@@ -763,52 +763,133 @@ fn token_that_is_revoked_while_a_request_comes_commands_nothing() {
     assert_eq!(tasks["tasks"].as_array().unwrap().len(), 2, "{tasks}");
 }
 
-/// A listener that keeps what it is sent. The daemon's port may have become free.
+/// A listener at all addresses of both families, which also announces itself as a daemon and keeps what it is sent.
 const LISTEN: &str = r#"
-import socket, sys
-s = socket.create_server(("127.0.0.1", 0))
-print(s.getsockname()[1], flush=True)
-c, _ = s.accept()
-c.settimeout(20)
-print(c.recv(65536).decode(), flush=True)
+import os, select, socket, sys
+four = socket.create_server(("0.0.0.0", 0))
+port = four.getsockname()[1]
+servers = [four]
+try: servers.append(socket.create_server(("::", port), family=socket.AF_INET6))
+except OSError: pass
+name = socket.socket(socket.AF_UNIX)
+name.bind(f"\0ringfence-daemon:{port}:0")
+name.listen(100)
+if sys.argv[1]:
+    open("port.new", "w").write(str(port))
+    os.rename("port.new", "port")
+else:
+    print(port, flush=True)
+while True:
+    for server in select.select(servers, [], [])[0]:
+        c, _ = server.accept()
+        c.settimeout(20)
+        sent = c.recv(65536).decode()
+        if sent: print("SENT", sent, flush=True)
+        c.close()
 "#;
 
-#[test]
-fn token_is_sent_to_no_other_program_on_loopback() {
-    let run = |port: u16, host: &str| {
-        let place = Place::new().env("RINGFENCE_URL", format!("http://{host}:{port}"));
-        place.env("RINGFENCE_TOKEN", "secret-token").run(&["task", "list"])
-    };
-    let assert_refused = |ran: &Ran| {
-        assert!(ran.code() == 125 && ran.stderr.contains("no daemon of yours listens at"), "{ran:?}");
-        assert!(ran.stderr.contains("ringfence start") && ran.stderr.contains("unix://"), "{ran:?}");
-    };
-    // One's own program, which is no daemon: a run may have started it.
-    let own = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = own.local_addr().unwrap().port();
-    for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"] {
-        assert_refused(&run(port, host));
-        own.set_nonblocking(true).unwrap();
-        while let Ok((mut stream, _)) = own.accept() {
-            let mut sent = String::new();
-            stream.read_to_string(&mut sent).unwrap();
-            assert_eq!(sent, "", "{host}");
+/// Names and addresses of this machine. Any program can listen there while the daemon is stopped.
+const OWN_HOSTS: [&str; 8] = [
+    "127.0.0.1",
+    "127.8.8.8",
+    "localhost",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "0.0.0.0",
+    "[::]",
+    "[::ffff:0.0.0.0]",
+];
+
+/// An address of this machine besides loopback.
+fn own_address() -> Option<String> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect("192.0.2.7:9").ok()?;
+    Some(socket.local_addr().unwrap().ip().to_string())
+}
+
+/// Runs a command with a credential at a port of every address of this machine.
+#[track_caller]
+fn assert_no_credential_is_sent(port: u16) {
+    let hosts = OWN_HOSTS.into_iter().map(str::to_owned).chain(own_address());
+    for host in hosts {
+        for variable in ["RINGFENCE_TOKEN", "RINGFENCE_API_KEY"] {
+            let place = Place::new().env("RINGFENCE_URL", format!("http://{host}:{port}"));
+            let ran = place.env(variable, "secret-token").run(&["task", "list"]).expect_code(125);
+            // A machine may have no IPv6.
+            let refused =
+                ran.stderr.contains("no daemon of yours") && ran.stderr.contains("unset RINGFENCE_URL");
+            assert!(
+                refused || host.starts_with("[::") && ran.stderr.contains("does not answer"),
+                "{host}: {ran:?}"
+            );
         }
     }
+}
+
+#[test]
+fn token_is_sent_to_no_other_program_of_this_machine() {
+    // One's own program, which has announced nothing, or does not accept.
+    let own = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = own.local_addr().unwrap().port();
+    let far = Place::new().env("RINGFENCE_URL", format!("http://127.0.0.1:{port}"));
+    let ran = far.env("RINGFENCE_TOKEN", "secret-token").run(&["task", "list"]).expect_code(125);
+    assert!(ran.stderr.contains("no daemon of yours") && ran.stderr.contains("unix://"), "{ran:?}");
+    let mut sent = String::new();
+    own.accept().unwrap().0.read_to_string(&mut sent).unwrap();
+    assert_eq!(sent, "");
     if !is_root() {
         return;
     }
-    // Another user's, even where a daemon of one's own has announced the port.
     let mut stranger = spawn_as(STRANGER, LISTEN, "");
     let mut lines = BufReader::new(stranger.stdout.take().unwrap()).lines();
     let port = lines.next().unwrap().unwrap().parse().unwrap();
-    let name = format!("ringfence-daemon:{port}:0");
-    let address = SocketAddr::from_abstract_name(name);
+    // Even where a daemon of one's own has announced the port.
+    let address = SocketAddr::from_abstract_name(format!("ringfence-daemon:{port}:1"));
     let _announcement = UnixListener::bind_addr(&address.unwrap()).unwrap();
-    assert_refused(&run(port, "127.0.0.1"));
+    assert_no_credential_is_sent(port);
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     assert_eq!(lines.map(Result::unwrap).collect::<String>(), "", "the token was sent");
+}
+
+/// A run with an open network has the owner's uid, and can listen and announce itself.
+#[test]
+fn token_is_sent_to_no_run() {
+    let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
+    let policy = open_policy(&place);
+    for more in [["--policy", &policy], ["--mode", "host"]] {
+        let args =
+            [&["exec", "--timeout", "5m"][..], &more, &["--", "python3", "-c", LISTEN, "file"]].concat();
+        let run = place.spawn(&args);
+        let file = place.work().join("port");
+        let port = wait_for("the run", || fs::read_to_string(&file).ok()).parse().unwrap();
+        fs::remove_file(&file).unwrap();
+        assert_no_credential_is_sent(port);
+        crate::support::signal(run.id(), "-TERM");
+        let ran = Ran::from(run.wait_with_output().unwrap());
+        assert!(!ran.stdout.contains("SENT"), "{more:?}: {ran:?}");
+    }
+}
+
+/// The own daemon gets the token at every address, as root and as a normal user, also one that runs in the foreground.
+#[test]
+fn token_is_sent_to_the_own_daemon() {
+    let users = if is_root() { vec![None, Some(65534)] } else { vec![None] };
+    for user in users {
+        let place = Place::new().settings(SETTINGS).env("API_KEYS", "key-of-a-remote-client");
+        let place = user.into_iter().fold(place, Place::of_user);
+        let site = Site::listening(place, "0.0.0.0:0");
+        let token = site.bearer().trim_start_matches("Bearer ").to_owned();
+        for host in ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(own_address())
+        {
+            let url = format!("http://{host}:{}", port(&site));
+            let far = user.into_iter().fold(Place::new().env("RINGFENCE_URL", url), Place::of_user);
+            far.env("RINGFENCE_TOKEN", token.clone()).run(&["task", "list"]).expect_code(0);
+        }
+    }
 }
 
 /// Fills the queue of a socket with the name of an announcement.

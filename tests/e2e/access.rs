@@ -103,9 +103,8 @@ impl Case {
             (_, "owner" | "key" | "bearer", "foreign origin") => (method != "GET").then_some(403),
             (_, "owner" | "key" | "bearer", _) => None,
             // The cookie of a name without a port is another one, and so none.
-            (_, "session", "loopback") => None,
-            // It was opened by the owner on this machine, so nobody else may use it.
-            (_, "session", "other address") => Some(403),
+            // The other address is one of this machine, and the connection the owner's.
+            (_, "session", "loopback" | "other address") => None,
             (_, "session", "foreign origin") => Some(403),
             (_, _, "loopback") => (!local).then_some(401),
             _ => Some(if local { 403 } else { 401 }),

@@ -17,6 +17,7 @@ use crate::desk::{
 use crate::login_codes::LoginCodes;
 use crate::metrics::Metrics;
 use crate::owner_token::OwnerToken;
+use crate::peer_lookups::PeerLookups;
 use crate::problem::Problem;
 use crate::rate::Rates;
 use crate::revocation::Epoch;
@@ -43,6 +44,7 @@ pub(crate) struct Inner {
     /// How often the daemon's own token was replaced.
     token_generation: watch::Sender<u64>,
     pub(crate) login_codes: LoginCodes,
+    pub(crate) peer_lookups: PeerLookups,
     pub(crate) rates: Rates,
     pub(crate) sessions: Sessions,
     pub(crate) metrics: Metrics,
@@ -106,6 +108,7 @@ impl App {
             state,
             token_generation: watch::Sender::new(0),
             login_codes: LoginCodes::default(),
+            peer_lookups: PeerLookups::start()?,
             rates: Rates::new(rate),
             sessions: Sessions::new()?,
             metrics: Metrics::default(),

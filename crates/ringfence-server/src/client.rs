@@ -25,7 +25,7 @@ use crate::desk::{
     Agent, Answer, Desk, Letters, LoginCheck, ProcessAnswer, Refusal, RefusalKind, RunRow, RunView,
     SettingsChanged, Status, StoppedAll, Tell, Used, UsedBy,
 };
-use crate::loopback_peer;
+use crate::loopback_peer::{self, Ends, Role};
 use crate::wire::quoted;
 
 /// How long a daemon may take for what takes long.
@@ -39,6 +39,10 @@ const FIRST_WORD: Duration = Duration::from_secs(30);
 /// No answer is longer, but a log; and no line of a log.
 const LONGEST: usize = 256 << 20;
 const LONGEST_LINE: usize = 32 << 20;
+/// How long a program of this machine may take to accept a connection before it is not known whose it is.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often it is looked whether it has.
+const ACCEPT_POLL: Duration = Duration::from_millis(5);
 /// So many of anything are told at once.
 const MOST: usize = 1000;
 
@@ -86,24 +90,29 @@ enum ConnectError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(
-        "no daemon of yours listens at {0}, so neither RINGFENCE_TOKEN nor RINGFENCE_API_KEY was sent there"
+        "no daemon of yours is known to answer at {0}, so neither RINGFENCE_TOKEN nor RINGFENCE_API_KEY was sent there"
     )]
     NotOwnDaemon(SocketAddr),
 }
 
-const NOT_OWN_REMEDY: &str = "run `ringfence start`, or set RINGFENCE_URL to the daemon's Unix socket: unix:///home/me/.ringfence/api.sock";
+const NOT_OWN_REMEDY: &str = "unset RINGFENCE_URL, or set it to the daemon's Unix socket (unix:///home/me/.ringfence/api.sock), and run `ringfence start` if it does not run";
 
-/// Whether sockets are all of this user.
-fn are_own(users: &[u32]) -> bool {
-    users.iter().all(|user| *user == rustix::process::geteuid().as_raw())
-}
-
-/// Whether a daemon of this user, and no other program, listens at an address of this machine. Where the kernel has no lists of
-/// sockets it is believed.
-fn is_own_daemon(address: SocketAddr) -> bool {
-    loopback_peer::listeners(address).is_none_or(|users| {
-        !users.is_empty() && are_own(&users) && ringfence_egress::is_announced_by_this_user(address.port())
-    })
+/// Whether a connection may carry a credential. Any program can listen at an address of this machine while the daemon is stopped,
+/// a run with an open network too; so the process that has accepted it has to be a daemon of this user, outside of every run.
+async fn may_carry_credential(stream: &TcpStream) -> io::Result<bool> {
+    let ends = Ends { peer: stream.peer_addr()?, local: stream.local_addr()? };
+    if !ringfence_egress::is_of_this_machine(ends.peer.ip()) {
+        return Ok(true);
+    }
+    let accepted = async {
+        while !loopback_peer::is_held(ends) {
+            tokio::time::sleep(ACCEPT_POLL).await;
+        }
+    };
+    // One that does not accept in time is not found below either.
+    let _ = tokio::time::timeout(ACCEPT_TIMEOUT, accepted).await;
+    Ok(ringfence_egress::is_announced_by_this_user(ends.peer.port())
+        && loopback_peer::is_owner_outside_of_runs(ends, Role::Server))
 }
 
 fn refusal(message: impl Into<String>) -> Refusal {
@@ -160,18 +169,12 @@ impl Remote {
         })
     }
 
-    /// Connects without TLS. On loopback any program can listen while the daemon is stopped, so a credential is sent only to a
-    /// daemon of this user.
+    /// Connects without TLS. Within this machine a credential is sent only to a daemon of this user.
     async fn connect_plain(&self, authority: &str) -> Result<TcpStream, ConnectError> {
         let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in tokio::net::lookup_host(authority).await? {
-            let guarded = self.credential.is_some() && address.ip().to_canonical().is_loopback();
-            // Before, so that no other program has the connection; afterwards, because the daemon may have ended meanwhile.
-            if guarded && loopback_peer::listeners(address).is_some_and(|users| !are_own(&users)) {
-                return Err(ConnectError::NotOwnDaemon(address));
-            }
             match TcpStream::connect(address).await {
-                Ok(_) if guarded && !is_own_daemon(address) => {
+                Ok(stream) if self.credential.is_some() && !may_carry_credential(&stream).await? => {
                     return Err(ConnectError::NotOwnDaemon(address));
                 }
                 Ok(stream) => return Ok(stream),

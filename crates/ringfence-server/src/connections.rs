@@ -72,13 +72,18 @@ impl Connections {
 impl Connection {
     /// Gives the connection a place among the authenticated ones. If there is none, it stays as it is.
     pub(crate) fn authenticated(&self) {
-        if self.place.get().is_some() {
+        if self.is_authenticated() {
             return;
         }
         let Ok(place) = Arc::clone(&self.all.authenticated).try_acquire_owned() else { return };
         if self.leave() {
             let _ = self.place.set(place);
         }
+    }
+
+    /// Whether a request on it has authenticated.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.place.get().is_some()
     }
 
     /// Takes the connection out of the unauthenticated ones; `false` if it was not among them.
@@ -92,7 +97,7 @@ impl Connection {
     pub(crate) async fn expired(&self) {
         let too_late = async {
             tokio::time::sleep(UNAUTHENTICATED_LIFETIME).await;
-            if self.place.get().is_some() {
+            if self.is_authenticated() {
                 std::future::pending::<()>().await;
             }
         };

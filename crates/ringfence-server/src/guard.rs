@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use crate::access::{Carried, Denial, Need, Peer, Seen, Who};
 use crate::app::App;
 use crate::connections::Connection;
-use crate::loopback_peer::{self, Ends};
+use crate::loopback_peer::Ends;
 use crate::problem::Problem;
 use crate::revocation::Revocation;
 use crate::sessions::{COOKIE, Sessions};
@@ -213,7 +213,7 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
     let decided = decide(app, need, &seen(app, parts, from, browser), from).await;
     let owners = browser.is_some_and(|name| app.sessions.is_of_owner(name));
     let decided = match decided {
-        Ok(Who::Session) if owners && !is_of_owner(from).await => match need {
+        Ok(Who::Session) if owners && !is_of_owner(app, from).await => match need {
             Need::Nothing => Ok(Who::Anybody),
             _ => Err(Refused::Denied(Denial::NotOwner)),
         },
@@ -259,23 +259,30 @@ async fn decide(app: &App, need: Need, seen: &Seen<'_>, from: &From) -> Result<W
             app.rates.wrong(&from.client);
             Err(Refused::Denied(denial))
         }
-        Ok(Who::Local) if !is_owner(from).await => Err(Refused::Denied(Denial::NotOwner)),
+        Ok(Who::Local) if !is_owner(app, from).await? => Err(Refused::Denied(Denial::NotOwner)),
         decided => decided.map_err(Refused::Denied),
     }
 }
 
-/// Whether a connection comes from a process of the daemon's owner on this machine, asked for each request anew.
-pub(crate) async fn is_of_owner(from: &From) -> bool {
-    let Some(ends) = from.ends.filter(|_| from.peer == Peer::Loopback) else { return false };
-    let asked = tokio::task::spawn_blocking(move || loopback_peer::is_of_owner(ends));
-    asked.await.unwrap_or(false)
+/// Whether a connection comes from a process of the daemon's owner on this machine, asked for each request anew. Only for requests
+/// that carry something right.
+pub(crate) async fn is_of_owner(app: &App, from: &From) -> bool {
+    let of_this_machine =
+        |ends: &Ends| from.peer == Peer::Loopback || ringfence_egress::is_of_this_machine(ends.peer.ip());
+    match from.ends.filter(of_this_machine) {
+        Some(ends) => app.peer_lookups.is_of_owner(ends).await,
+        None => false,
+    }
 }
 
-/// Whether a connection without a credential is the owner's, asked for each request anew.
-async fn is_owner(from: &From) -> bool {
-    let Some(ends) = from.ends else { return false };
-    let asked = tokio::task::spawn_blocking(move || loopback_peer::is_owner_outside_of_runs(ends));
-    asked.await.unwrap_or(false)
+/// Whether a connection without a credential is the owner's, asked for each request anew. The look-up is counted beforehand, unless
+/// the connection was the owner's before: nothing is known yet of who asks.
+async fn is_owner(app: &App, from: &From) -> Result<bool, Refused> {
+    let Some(ends) = from.ends else { return Ok(false) };
+    if !from.connection.as_ref().is_some_and(|connection| connection.is_authenticated()) {
+        app.rates.request(&format!("lookup {}", from.client)).map_err(Refused::TooOften)?;
+    }
+    Ok(app.peer_lookups.is_owner_outside_of_runs(ends).await)
 }
 
 /// The cookie of a daemon. Browsers do not tell ports apart, so it has the port in its name.

@@ -19,6 +19,7 @@ mod loopback_peer;
 mod metrics;
 mod owner_token;
 mod pages;
+mod peer_lookups;
 mod problem;
 mod rate;
 mod revocation;

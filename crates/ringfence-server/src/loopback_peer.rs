@@ -1,13 +1,14 @@
-//! Whether the process at the other end of a loopback connection is the daemon's owner, outside of every run.
+//! Whether the process at the other end of a connection within this machine is of this user, outside of every run.
 //!
-//! Used for connections without a credential while `RINGFENCE_ALLOW_INSECURE_SYSTEM_CONTROL` is set, and for login codes
-//! that were on a command line. Whatever cannot be found out is refused.
+//! The daemon asks it for connections without a credential while `RINGFENCE_ALLOW_INSECURE_SYSTEM_CONTROL` is set, and for login
+//! codes and sessions, which are the owner's alone. The command line asks it before it sends a credential. Whatever cannot be
+//! found out is refused.
 //!
-//! - The kernel lists a socket that its process has closed with uid 0 and inode 0. Only an established socket with an
-//!   inode counts, and the daemon holds its own end open meanwhile, so that the port cannot have been used again.
+//! - The kernel lists a socket that its process has closed, or not accepted yet, with uid 0 and inode 0. Only an established
+//!   socket with an inode counts, and the asker holds its own end open meanwhile, so that the port cannot have been used again.
 //! - A sandboxed run has the owner's uid and, with an open network, the owner's loopback. So every process that holds the
-//!   socket has to be in the daemon's own namespaces, without a seccomp filter, and neither be a `ringfence` process (a
-//!   broker dials for runs) nor descend from one (the gate is above every process of a run).
+//!   socket has to be in the asker's own namespaces, without a seccomp filter, and must not descend from a `ringfence` process
+//!   (the gate is above every process of a run). A client must not be one either (a broker dials for runs); a daemon is one.
 //! - It is asked anew for each request: the socket may have been passed to another process since the last one.
 
 use std::fs;
@@ -16,8 +17,6 @@ use std::path::{Path, PathBuf};
 
 /// `01` in the fourth column of `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
-/// The same of a socket that takes connections.
-const LISTENING: &str = "0A";
 /// The kernel's lists of TCP sockets.
 const LISTS: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
 /// The namespaces of a process that has to share the daemon's.
@@ -28,62 +27,53 @@ const MAX_ANCESTORS: usize = 1000;
 /// Both ends of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ends {
-    /// The client's address.
+    /// The address of the other end.
     pub(crate) peer: SocketAddr,
-    /// The daemon's address.
+    /// One's own address.
     pub(crate) local: SocketAddr,
 }
 
-/// The client's socket as the kernel lists it.
+/// What the process at the other end does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It has connected to this daemon.
+    Client,
+    /// It has accepted this connection, as a daemon does.
+    Server,
+}
+
+/// The socket of the other end as the kernel lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Socket {
     uid: u32,
     inode: u64,
 }
 
-/// Whether the client's socket belongs to the daemon's owner.
+/// Whether the socket of the other end belongs to this user.
 pub(crate) fn is_of_owner(ends: Ends) -> bool {
     established(ends).is_some_and(|socket| socket.uid == rustix::process::geteuid().as_raw())
 }
 
-/// Whether the client is a process of the daemon's owner that no run has started.
-pub(crate) fn is_owner_outside_of_runs(ends: Ends) -> bool {
-    let Some(socket) = established(ends).filter(|_| is_of_owner(ends)) else { return false };
+/// Whether the other end is a process of this user that no run has started.
+pub(crate) fn is_owner_outside_of_runs(ends: Ends, role: Role) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let Some(socket) = established(ends).filter(|socket| socket.uid == own) else { return false };
     let holders = holders(socket.inode);
     !holders.is_empty()
-        && holders.iter().all(|process| is_outside_of_runs(process))
+        && holders.iter().all(|process| is_outside_of_runs(process, role))
         && established(ends) == Some(socket)
+}
+
+/// Whether a process holds the socket of the other end: a server's is nobody's until it was accepted.
+pub(crate) fn is_held(ends: Ends) -> bool {
+    established(ends).is_some()
 }
 
 fn established(ends: Ends) -> Option<Socket> {
     LISTS.into_iter().filter_map(|list| fs::read_to_string(list).ok()).find_map(|list| find(&list, ends))
 }
 
-/// The users whose sockets take connections to an address; `None` where the kernel does not list them.
-pub(crate) fn listeners(address: SocketAddr) -> Option<Vec<u32>> {
-    let lists: Vec<String> = LISTS.into_iter().filter_map(|list| fs::read_to_string(list).ok()).collect();
-    let users = lists.iter().flat_map(|list| find_listeners(list, address)).collect();
-    (!lists.is_empty()).then_some(users)
-}
-
-/// The users of the sockets in one of the kernel's lists that listen at an address, or at all addresses.
-fn find_listeners(list: &str, address: SocketAddr) -> Vec<u32> {
-    let written = written(address);
-    let port = format!(":{:04X}", address.port());
-    let takes = |local: &str| {
-        let everywhere = local.strip_suffix(&port).is_some_and(|ip| ip.bytes().all(|byte| byte == b'0'));
-        everywhere || written.iter().any(|address| address == local)
-    };
-    let user = |line: &str| {
-        let columns: Vec<&str> = line.split_whitespace().collect();
-        let [_, local, _, LISTENING, _, _, _, uid, ..] = columns[..] else { return None };
-        // A user that cannot be read is none of one's own.
-        takes(local).then(|| uid.parse().unwrap_or(u32::MAX))
-    };
-    list.lines().skip(1).filter_map(user).collect()
-}
-
-/// The established socket of the client in one of the kernel's lists.
+/// The established socket of the other end in one of the kernel's lists.
 fn find(list: &str, ends: Ends) -> Option<Socket> {
     let (from, to) = (written(ends.peer), written(ends.local));
     list.lines().skip(1).find_map(|line| {
@@ -131,16 +121,36 @@ fn pid_of(process: &Path) -> Option<u32> {
 }
 
 /// Whether a process is one that the owner has started, and not a run.
-fn is_outside_of_runs(process: &Path) -> bool {
+fn is_outside_of_runs(process: &Path, role: Role) -> bool {
     let own = Path::new("/proc/self");
     let namespace = |process: &Path, name: &str| fs::read_link(process.join("ns").join(name)).ok();
     let shares = |name: &&str| {
         let mine = namespace(own, name);
         mine.is_some() && namespace(process, name) == mine
     };
-    NAMESPACES.iter().all(shares)
-        && status_field(process, "Seccomp:").as_deref() == Some("0")
-        && !descends_from_ringfence(process)
+    let descends = || match (role, parent(process)) {
+        (Role::Client, _) => descends_from_ringfence(process),
+        (Role::Server, Parent::Process(parent)) => descends_from_ringfence(&parent),
+        (Role::Server, Parent::None) => false,
+        (Role::Server, Parent::Unknown) => true,
+    };
+    NAMESPACES.iter().all(shares) && status_field(process, "Seccomp:").as_deref() == Some("0") && !descends()
+}
+
+/// The process above another one.
+enum Parent {
+    Process(PathBuf),
+    /// It is the first of its namespace.
+    None,
+    Unknown,
+}
+
+fn parent(process: &Path) -> Parent {
+    match status_field(process, "PPid:").and_then(|parent| parent.parse::<u32>().ok()) {
+        Some(0) => Parent::None,
+        Some(parent) => Parent::Process(Path::new("/proc").join(parent.to_string())),
+        None => Parent::Unknown,
+    }
 }
 
 /// Whether a process or one of its ancestors is this program. The gate of a run cannot be looked into; its name can.
@@ -153,10 +163,10 @@ fn descends_from_ringfence(process: &Path) -> bool {
         if own.0.as_deref() == Some(&name) || same_program {
             return true;
         }
-        match status_field(&process, "PPid:").and_then(|parent| parent.parse::<u32>().ok()) {
-            Some(0) => return false,
-            Some(parent) => process = Path::new("/proc").join(parent.to_string()),
-            None => return true,
+        match parent(&process) {
+            Parent::Process(parent) => process = parent,
+            Parent::None => return false,
+            Parent::Unknown => return true,
         }
     }
     true
@@ -178,7 +188,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::path::Path;
 
-    use super::{Ends, Socket, find, holders, is_of_owner, status_field};
+    use super::{Ends, Socket, find, holders, is_held, is_of_owner, status_field};
 
     #[test]
     fn established_connection_of_this_user_is_recognised_and_a_closed_one_is_not() {
@@ -215,6 +225,18 @@ mod tests {
         assert_eq!(find(&line("05", "1000", "77"), ends), None, "half closed");
         let reversed = Ends { peer: ends.local, local: ends.peer };
         assert_eq!(find(&line("01", "1000", "77"), reversed), None);
+    }
+
+    #[test]
+    fn server_is_known_once_it_has_accepted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let ends = Ends { peer: stream.peer_addr().unwrap(), local: stream.local_addr().unwrap() };
+        assert!(!is_held(ends) && !is_of_owner(ends), "it waits to be accepted");
+        let accepted = listener.accept().unwrap();
+        assert!(is_held(ends) && is_of_owner(ends));
+        drop(accepted);
+        assert!(!is_held(ends), "closed by its process");
     }
 
     #[test]

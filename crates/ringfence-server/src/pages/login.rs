@@ -47,7 +47,7 @@ pub(super) async fn page(
     };
     // A code that this connection may not redeem stays for the one that may.
     let terms = match app.login_codes.terms(&code) {
-        Some(terms) if may_redeem(terms.bearer, &from).await => Some(terms),
+        Some(terms) if may_redeem(terms.bearer, &app, &from).await => Some(terms),
         _ => None,
     };
     let host = host(&headers);
@@ -71,7 +71,7 @@ pub(super) async fn page(
 /// site may have given to it is worth nothing.
 async fn begin(app: &App, from: &From, headers: &HeaderMap, epoch: Epoch) -> Result<Response, Problem> {
     let name = Sessions::name().ok_or_else(Problem::no_random_bytes)?;
-    let origin = SessionOrigin { host: host(headers).to_owned(), of_owner: is_of_owner(from).await };
+    let origin = SessionOrigin { host: host(headers).to_owned(), of_owner: is_of_owner(app, from).await };
     if !app.sessions.open(&name, origin, epoch) {
         return Err(Denial::Nothing.into());
     }
@@ -85,15 +85,15 @@ async fn continue_under_own_name(
     headers: &HeaderMap,
     epoch: Epoch,
 ) -> Result<Response, Problem> {
-    let bearer = if is_of_owner(from).await { Bearer::Owner } else { Bearer::Anybody };
+    let bearer = if is_of_owner(app, from).await { Bearer::Owner } else { Bearer::Anybody };
     let issued = app.login_codes.issue(bearer, epoch).ok_or_else(Problem::no_random_bytes)?;
     Ok(super::forward(&issued.name.address(host(headers), &issued.path())))
 }
 
 /// Whether a connection may redeem a code. Other users may have seen one that was on a command line.
-async fn may_redeem(bearer: Bearer, from: &From) -> bool {
+async fn may_redeem(bearer: Bearer, app: &App, from: &From) -> bool {
     match bearer {
-        Bearer::Owner => is_of_owner(from).await,
+        Bearer::Owner => is_of_owner(app, from).await,
         Bearer::Anybody => true,
     }
 }
