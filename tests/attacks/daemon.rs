@@ -179,25 +179,64 @@ fn login_code_is_worth_nothing_twice_guessed_or_unredeemed() {
     }
 }
 
+/// Opens a login address under the plain address and under its name, and prints both answers.
+const REDEEM: &str = r#"
+import sys, urllib.request, urllib.error
+class No(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *a): return None
+def get(headers):
+    try: return urllib.request.build_opener(No).open(urllib.request.Request(sys.argv[1], headers=headers)).status
+    except urllib.error.HTTPError as e: return e.code
+print(get({}), get({'host': sys.argv[2]}))
+"#;
+
+/// What a login address that a command has printed is worth to another user.
+fn redeem_as_stranger(site: &Site, login: &LoginAddress) -> Option<String> {
+    let url = format!("http://127.0.0.1:{}{}", port(site), login.path);
+    as_stranger(REDEEM, &[&url, &login.host]).map(|ran| ran.stdout.trim().to_owned())
+}
+
+/// The login address in what a command has printed.
+#[track_caller]
+fn printed_address(ran: &Ran) -> LoginAddress {
+    let url = ran.stdout.split(['"', ' ', '\n']).find(|word| word.contains("/ui/login?code="));
+    let url = url.unwrap_or_else(|| panic!("{ran:?}")).strip_prefix("http://").unwrap();
+    let (host, path) = url.split_once('/').unwrap();
+    LoginAddress { host: host.to_owned(), path: format!("/{path}") }
+}
+
+/// A click on an address, or a script, puts it on a command line, which every user can read.
 #[test]
-fn login_code_of_a_command_line_is_worth_nothing_to_another_user() {
-    let site = Site::new();
-    let get = "import sys, urllib.request, urllib.error\n\
-        class No(urllib.request.HTTPRedirectHandler):\n    def redirect_request(self, *a): return None\n\
-        def get(headers):\n    \
-            try: return urllib.request.build_opener(No).open(urllib.request.Request(sys.argv[1], headers=headers)).status\n    \
-            except urllib.error.HTTPError as e: return e.code\n\
-        print(get({}), get({'host': sys.argv[2]}))";
-    let codes = || site.ask("POST", "/system/login-codes?ownerOnly=true", &[], "").expect(200).json();
-    let code = codes();
-    let text = |key: &str| code[key].as_str().unwrap();
-    let login = LoginAddress { host: format!("{}:{}", text("host"), port(&site)), path: text("path").into() };
-    let url = format!("http://{}{}", site.address, login.path);
-    // Under the plain address, too, another user learns nothing, not even the name.
-    let Some(ran) = as_stranger(get, &[&url, &login.host]) else { return };
-    assert_eq!(ran.stdout.trim(), "403 403", "{ran:?}");
-    // And it was not used up.
-    site.open(&login).expect(303);
+fn printed_login_addresses_are_worth_nothing_to_another_user() {
+    for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let mut site = Site::listening(Place::new().settings(SETTINGS).env("API_KEYS", "k"), listen);
+        let commands = [
+            &["restart"][..],
+            &["status"],
+            &["status", "--json"],
+            &["open"],
+            &["open", "--print"],
+            &["open", "--json"],
+        ];
+        for command in commands {
+            let ran = site.ok(command);
+            let status = site.ok(&["status", "--json"]).json();
+            site.address = status["daemon"]["address"].as_str().unwrap().to_owned();
+            let login = printed_address(&ran);
+            // Under the plain address, too, another user learns nothing, not even the name.
+            let Some(answers) = redeem_as_stranger(&site, &login) else { return };
+            assert_eq!(answers, "403 403", "{command:?}");
+            // And it was not used up.
+            site.open(&login).expect(303);
+        }
+        let code = site.ask("POST", "/system/login-codes", &[], "").expect(200).json();
+        let text = |key: &str| code[key].as_str().unwrap();
+        let host = format!("{}:{}", text("host"), port(&site));
+        let login = LoginAddress { host, path: text("path").to_owned() };
+        assert_eq!(redeem_as_stranger(&site, &login).unwrap(), "403 403");
+        let anyone = printed_address(&site.ok(&["open", "--for-anyone"]));
+        assert_eq!(redeem_as_stranger(&site, &anyone).unwrap(), "303 303");
+    }
 }
 
 /// Browsers send a cookie to every port of a host, so another user who serves a page there gets to see it.

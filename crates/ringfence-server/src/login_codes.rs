@@ -15,12 +15,12 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(300);
 /// Codes that are kept at once; the oldest is dropped first.
 const MAX_CODES: usize = 1000;
 
-/// Who may redeem a code on loopback.
+/// Who may redeem a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bearer {
     /// Any browser that presents it.
     Anybody,
-    /// Only a connection of the daemon's owner: the code was on a command line, which other users can see.
+    /// Only a connection of the daemon's owner from this machine: other users can see the command line of a browser.
     Owner,
 }
 

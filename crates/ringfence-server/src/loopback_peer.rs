@@ -24,6 +24,9 @@ const NAMESPACES: [&str; 3] = ["user", "pid", "mnt"];
 /// Longer chains of parents are refused.
 const MAX_ANCESTORS: usize = 1000;
 
+/// Whether this system lists whose sockets are. Elsewhere than on Linux no connection is known to be the owner's.
+pub(crate) const LISTS_OWNERS: bool = cfg!(target_os = "linux");
+
 /// Both ends of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ends {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -401,6 +401,14 @@ impl Installation {
         }
     }
 
+    /// Whether a browser opens the dashboard of a daemon at `address` on loopback, and not by a name or an address of the network.
+    pub(crate) fn is_opened_on_loopback(&self, address: &str) -> bool {
+        match self.remote().filter(|url| url.starts_with("http")) {
+            Some(url) => url.strip_prefix("http://").is_some_and(is_loopback_authority),
+            None => address.parse().is_ok_and(serves_loopback),
+        }
+    }
+
     /// Tells of every change of the person's settings, as something to wait for.
     pub(crate) fn watch_settings(&self) -> io::Result<Listener> {
         Listener::directory(&self.state)
@@ -459,6 +467,16 @@ fn foreign_owner(file: &Path) -> Option<u32> {
 /// The git working tree that a directory is in.
 fn working_tree(directory: &Path) -> Option<&Path> {
     directory.ancestors().find(|directory| directory.join(".git").symlink_metadata().is_ok())
+}
+
+/// Whether the authority of an address is this machine's loopback.
+fn is_loopback_authority(authority: &str) -> bool {
+    let authority = authority.trim_end_matches('/');
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let address = authority.trim_matches(['[', ']']).parse::<IpAddr>();
+    let address = address.or_else(|_| host.trim_matches(['[', ']']).parse::<IpAddr>());
+    let is_own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
+    address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), is_own)
 }
 
 /// Whether a listener takes connections to loopback.
@@ -550,7 +568,21 @@ fn read_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
 
 #[cfg(test)]
 mod tests {
-    use super::reachable;
+    use super::{is_loopback_authority, reachable};
+
+    #[test]
+    fn authority_of_loopback_is_told_from_one_of_the_network() {
+        for own in
+            ["127.0.0.1:4301", "localhost", "LOCALHOST:1/", "[::1]:4301", "[::1]", "0.0.0.0:1", "127.9.9.9"]
+        {
+            assert!(is_loopback_authority(own), "{own}");
+        }
+        for other in
+            ["box.example:4301", "192.0.2.1:4301", "[2001:db8::1]:1", "localhost.example", "[2001:db8::1]"]
+        {
+            assert!(!is_loopback_authority(other), "{other}");
+        }
+    }
 
     #[test]
     fn listener_on_all_addresses_is_reached_on_loopback() {

@@ -17,10 +17,15 @@ use crate::revocation::Epoch;
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub(super) struct Wanted {
-    /// Whether only a connection from this machine, made by the daemon's owner, may redeem the code. For codes on a command
-    /// line, which other users can see.
-    #[serde(default)]
+    /// Whether only a connection from the daemon's machine, made by the daemon's owner, may redeem the code: the default, because
+    /// other users of the machine can see the command line of a browser. `false` is for browsers on other machines.
+    #[serde(default = "owner_only_by_default")]
+    #[param(default = true)]
     owner_only: bool,
+}
+
+fn owner_only_by_default() -> bool {
+    true
 }
 
 /// A login code.

@@ -17,6 +17,7 @@ use crate::app::App;
 use crate::dashboard_name::is_shared_with_this_machine;
 use crate::guard::{From, cookie_name, host, is_of_owner, with_cookie};
 use crate::login_codes::{self, Bearer, Terms};
+use crate::loopback_peer::LISTS_OWNERS;
 use crate::problem::Problem;
 use crate::revocation::Epoch;
 use crate::sessions::{SessionOrigin, Sessions};
@@ -48,7 +49,11 @@ pub(super) async fn page(
     // A code that this connection may not redeem stays for the one that may.
     let terms = match app.login_codes.terms(&code) {
         Some(terms) if may_redeem(terms.bearer, &app, &from).await => Some(terms),
-        _ => None,
+        Some(_) => {
+            app.rates.request(&from.client).map_err(too_often)?;
+            return Err(not_for_this_browser().into());
+        }
+        None => None,
     };
     let host = host(&headers);
     if let Some(Terms { name, .. }) = &terms
@@ -90,12 +95,19 @@ async fn continue_under_own_name(
     Ok(super::forward(&issued.name.address(host(headers), &issued.path())))
 }
 
-/// Whether a connection may redeem a code. Other users may have seen one that was on a command line.
+/// Whether a connection may redeem a code. Other users can see one that is on a command line or in a log. Where the system does not
+/// tell whose connections are, all are taken for the owner's.
 async fn may_redeem(bearer: Bearer, app: &App, from: &From) -> bool {
     match bearer {
-        Bearer::Owner => is_of_owner(app, from).await,
+        Bearer::Owner => !LISTS_OWNERS || is_of_owner(app, from).await,
         Bearer::Anybody => true,
     }
+}
+
+fn not_for_this_browser() -> Problem {
+    let detail = "this login address is for browsers of the daemon's owner on the daemon's machine alone";
+    Problem::new(StatusCode::FORBIDDEN, "not_owner", detail)
+        .with_remedy("for a browser of another user or machine, run `ringfence open --for-anyone`")
 }
 
 fn invalid_code() -> Problem {

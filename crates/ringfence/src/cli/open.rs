@@ -19,6 +19,10 @@ pub(crate) struct Args {
     /// Print as JSON, and start no browser
     #[arg(long)]
     json: bool,
+    /// Let any user who learns the address log in, from any machine; without it, on loopback, only browsers of the daemon's
+    /// owner can. Starts no browser: other users of the machine could read its command line
+    #[arg(long)]
+    for_anyone: bool,
 }
 
 /// An address that logs a browser in, once.
@@ -34,6 +38,13 @@ pub(crate) enum UsableBy {
     Anybody,
     /// Only a browser of the daemon's owner: other users can see the command line of the browser.
     Owner,
+}
+
+impl UsableBy {
+    /// Who may use an address that is printed: the owner, where the daemon can tell whose connection a browser has.
+    pub(crate) fn by_default(installation: &Installation, address: &str) -> Self {
+        if installation.is_opened_on_loopback(address) { UsableBy::Owner } else { UsableBy::Anybody }
+    }
 }
 
 /// Has the daemon that listens at `address` issue a login address.
@@ -58,8 +69,12 @@ pub(crate) fn open(args: &Args, installation: &Installation) -> anyhow::Result<E
             "set `server.listen`, such as 127.0.0.1:4301, and run `ringfence restart`",
         )
     })?;
-    let browser = if args.print || args.json { None } else { browser(installation) };
-    let usable_by = if browser.is_some() { UsableBy::Owner } else { UsableBy::Anybody };
+    let browser = if args.print || args.json || args.for_anyone { None } else { browser(installation) };
+    let usable_by = match (args.for_anyone, &browser) {
+        (true, _) => UsableBy::Anybody,
+        (false, Some(_)) => UsableBy::Owner,
+        (false, None) => UsableBy::by_default(installation, &address),
+    };
     let login = login_address(installation, &address, usable_by)?;
     if args.json {
         terminal::json(&json!({
@@ -71,7 +86,7 @@ pub(crate) fn open(args: &Args, installation: &Installation) -> anyhow::Result<E
     terminal::line(&login.url);
     if let Some(mut browser) = browser {
         start(&mut browser, &login.url)?;
-    } else if !args.print {
+    } else if !args.print && !args.for_anyone {
         terminal::about(
             "There is no display to open a browser on: open the address yourself. It works once.",
         );

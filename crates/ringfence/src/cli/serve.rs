@@ -14,7 +14,7 @@ use ringfence_store::atomic;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 
-use super::open::{UsableBy, login_address};
+use super::open::{LoginAddress, UsableBy, login_address};
 use super::{process, task};
 use crate::desk::told;
 use crate::installation::Installation;
@@ -208,10 +208,8 @@ pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::
     let status = installation.desk()?.status().map_err(told)?;
     let code = if status.daemon.is_some() { ExitCode::SUCCESS } else { ExitCode::from(3) };
     if args.json {
-        let login = status
-            .address
-            .as_ref()
-            .and_then(|address| login_address(installation, address, UsableBy::Anybody).ok());
+        let login =
+            status.address.as_ref().and_then(|address| usual_login_address(installation, address).ok());
         let here = !installation.is_remote();
         terminal::json(&json!({
             "daemon": {
@@ -252,9 +250,13 @@ pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::
     Ok(code)
 }
 
+fn usual_login_address(installation: &Installation, address: &str) -> anyhow::Result<LoginAddress> {
+    login_address(installation, address, UsableBy::by_default(installation, address))
+}
+
 /// The address of the dashboard: one that logs in once, or the plain one where the daemon issues none.
 fn dashboard(installation: &Installation, address: &str) -> String {
-    match login_address(installation, address, UsableBy::Anybody) {
+    match usual_login_address(installation, address) {
         Ok(login) => login.url,
         Err(_) => format!("{}/", installation.browser_address(address)),
     }
