@@ -155,21 +155,40 @@ fn look_at(pid: i32) -> Option<Member> {
     })
 }
 
+/// What counts as memory of a process: its own pages, shared ones, those that are swapped out, and its page tables.
+const MEMORY: [&str; 4] = ["RssAnon:", "RssShmem:", "VmSwap:", "VmPTE:"];
+/// Most threads that are looked at for the memory of their process.
+const MAX_THREADS: usize = 64;
+
 fn memory_of(pid: i32) -> u64 {
-    let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
-    let status = String::from_utf8_lossy(&status);
+    let own = fs::read(format!("/proc/{pid}/status")).ok().and_then(|status| memory_in(&status));
+    own.or_else(|| memory_of_threads(pid)).unwrap_or(0)
+}
+
+/// A thread that has ended tells nothing of the memory, even if it was the first one. The others do.
+fn memory_of_threads(pid: i32) -> Option<u64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.take(MAX_THREADS);
+    let status = |thread: io::Result<fs::DirEntry>| fs::read(thread.ok()?.path().join("status")).ok();
+    threads.filter_map(status).find_map(|status| memory_in(&status))
+}
+
+/// Bytes of memory by the text that the kernel has of a thread; `None` if it has ended.
+fn memory_in(status: &[u8]) -> Option<u64> {
+    let status = String::from_utf8_lossy(status);
     let kilobytes = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
-    (kilobytes("RssAnon:").unwrap_or(0) + kilobytes("RssShmem:").unwrap_or(0)) << 10
+    let [first, rest @ ..] = MEMORY;
+    let first = kilobytes(first)?;
+    Some(rest.into_iter().filter_map(kilobytes).fold(first, u64::saturating_add) << 10)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Census, Member};
+    use super::{Census, Member, memory_in};
 
     #[test]
     fn descendants_are_found_over_generations_and_nobody_else_is() {
@@ -186,5 +205,31 @@ mod tests {
         let parent = std::os::unix::process::parent_id() as i32;
         assert!(census.lives(me) && census.below(parent).contains(&me));
         assert!(census.memory(&[me]) > 100_000);
+    }
+
+    #[test]
+    fn memory_counts_page_tables_and_swap_and_an_ended_thread_has_none() {
+        let living = b"Name:\tx\nVmPTE:\t      40 kB\nRssAnon:\t 100 kB\nRssFile:\t 7 kB\nRssShmem:\t 20 kB\nVmSwap:\t 3 kB\n";
+        assert_eq!(memory_in(living), Some(163 << 10));
+        assert_eq!(memory_in(b"Name:\tx\nState:\tZ (zombie)\nThreads:\t2\n"), None);
+    }
+
+    #[test]
+    fn process_whose_first_thread_has_ended_has_its_memory() {
+        let script = "import ctypes, threading, time
+held = bytearray(b'x') * (64 << 20)
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)";
+        let mut child = std::process::Command::new("/usr/bin/python3").args(["-c", script]).spawn().unwrap();
+        let status = format!("/proc/{}/status", child.id());
+        let ended = || memory_in(&std::fs::read(&status).unwrap()).is_none();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while !ended() && std::time::Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let memory = super::memory_of(i32::try_from(child.id()).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(memory > 64 << 20, "{memory}");
     }
 }
