@@ -6,6 +6,7 @@
 //!
 //! What must not be here: policy, settings, knowledge of agent CLIs. The gate does as it is told by the wire.
 
+mod descriptors;
 mod family;
 mod program;
 mod spawn;
@@ -14,6 +15,7 @@ mod supervise;
 mod sweep;
 mod wire;
 
+pub use descriptors::raise_descriptor_limit;
 pub use family::{status_of, threads_in_sight};
 pub use spawn::{Plain, Spawned, Spawner, StartFailure, spawn_program};
 pub use start::{Elsewhere, Started, exec, fork};

@@ -3,22 +3,27 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::ptr;
 
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitOptions, ioctl_tiocsctty, set_parent_process_death_signal, setrlimit,
-    setsid, waitpid,
+    Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, ioctl_tiocsctty, set_parent_process_death_signal,
+    setrlimit, setsid, waitpid,
 };
 
+use crate::descriptors::descriptors_before;
 use crate::wire::Spec;
 
 /// What the few calls before the execution need, several times over.
 const STACK: usize = 64 << 10;
 /// The signals that Rust ignores or the gate handles.
 const SIGNALS: [c_int; 5] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// Least and most descriptors that a process of a run can have open.
+const DESCRIPTORS: RangeInclusive<u64> = 1024..=65_536;
 
 /// All that the new process needs, made beforehand: it allocates nothing.
 pub(crate) struct Program {
@@ -114,6 +119,9 @@ impl Program {
         }
         set_parent_process_death_signal(Some(Signal::KILL))?;
         limit(Resource::Core, 0)?;
+        leave_half(Resource::Nofile, DESCRIPTORS)?;
+        leave_half(Resource::Sigpending, 0..=u64::MAX)?;
+        leave_half(Resource::Msgqueue, 0..=u64::MAX)?;
         if let Some(bytes) = self.memory {
             limit(Resource::Data, bytes)?;
         }
@@ -164,6 +172,23 @@ fn forget_signals() {
 
 fn limit(resource: Resource, most: u64) -> io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
+}
+
+/// Lowers a limit whose use the kernel counts for the user, over all programs: a run that takes all that it can leaves half to the
+/// others. The half is kept within `range`, as far as the limit lets it.
+fn leave_half(resource: Resource, range: RangeInclusive<u64>) -> io::Result<()> {
+    let Rlimit { current, maximum } = getrlimit(resource);
+    let most = maximum.unwrap_or(u64::MAX);
+    let half = (most / 2).clamp(*range.start(), *range.end()).min(most);
+    let before = match resource {
+        Resource::Nofile => descriptors_before().or(current),
+        _ => current,
+    };
+    // One without a bound is `None`, also where a number would be as good.
+    let known = |limit: u64| (limit != u64::MAX).then_some(limit);
+    let limits =
+        Rlimit { current: known(before.map_or(half, |before| before.min(half))), maximum: known(half) };
+    Ok(setrlimit(resource, limits)?)
 }
 
 /// What the host's own parents left open must not reach the agent.

@@ -101,6 +101,7 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(wrong("open itself"))?;
     let process = fs::File::open("/proc/self").map_err(wrong("find itself"))?;
     map_ids(&process, ids).map_err(wrong("map the user"))?;
+    leave_half_of_inotify();
     if kind.own_network {
         loopback().map_err(wrong("bring up the loopback"))?;
     }
@@ -219,6 +220,18 @@ fn map_ids(process: &fs::File, (user, group): (u32, u32)) -> io::Result<()> {
     write("setgroups", "deny")?;
     write("uid_map", &format!("{user} {user} 1\n"))?;
     write("gid_map", &format!("{group} {group} 1\n"))
+}
+
+/// Bounds what the run takes of the user's inotify instances and watches to half of them. Where `/proc/sys` is read-only, as in
+/// containers, they are not bounded.
+fn leave_half_of_inotify() {
+    for what in ["instances", "watches"] {
+        let most = fs::read_to_string(format!("/proc/sys/fs/inotify/max_user_{what}"));
+        if let Some(most) = most.ok().and_then(|most| most.trim().parse::<u32>().ok()) {
+            let limit = fs::OpenOptions::new().write(true).open(format!("/proc/sys/user/max_inotify_{what}"));
+            let _ = limit.and_then(|mut limit| limit.write_all(format!("{}\n", most / 2).as_bytes()));
+        }
+    }
 }
 
 /// How many may wait to be let in.

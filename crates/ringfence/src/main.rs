@@ -30,6 +30,7 @@ const BURY_ARGUMENT: &str = "__bury";
 const WARM_ARGUMENT: &str = "__warm";
 
 fn main() -> ExitCode {
+    ringfence_gate::raise_descriptor_limit();
     let first = std::env::args_os().nth(1);
     match first.as_deref().and_then(|argument| argument.to_str()) {
         Some(GATE_ARGUMENT) => {
