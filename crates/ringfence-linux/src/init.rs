@@ -15,7 +15,7 @@ use rustix::net::addr::SocketAddrArg;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, getpid, set_dumpable_behavior,
-    set_parent_process_death_signal, wait,
+    set_parent_process_death_signal, setsid, wait,
 };
 
 use crate::confine::confine;
@@ -60,8 +60,11 @@ fn build_and_start(
     elsewhere: Elsewhere,
 ) -> Result<Option<(Spawned, Option<u32>)>, Word> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
+    // The user's session has the user's terminal. In a container the first process leads one already.
+    let _ = setsid();
     keep_only(line).map_err(wrong("close the descriptors of the host"))?;
     let mut kernel = begin(kind, ids)?;
+    empty_stdin().map_err(wrong("open /dev/null"))?;
     let Some((Told::Base(base), _)) = hear(line)? else { return Ok(None) };
     if base.walls == Walls::Own {
         let built = kernel.bound(&base.size).and_then(|()| build(&mut kernel, &base.steps));
@@ -184,19 +187,25 @@ fn lock_mounts(process: &fs::File, ids: (u32, u32)) -> io::Result<()> {
 }
 
 /// The gate's own descriptors have no business inside: its socket, its signal pipes.
+/// Standard input is replaced later, by [`empty_stdin`].
 fn keep_only(line: &UnixStream) -> io::Result<()> {
-    let null = fs::File::open("/dev/null")?;
-    // SAFETY: descriptor 0 is the gate's socket, which nothing here uses.
-    if unsafe { libc::dup2(null.as_raw_fd(), 0) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    drop(null);
     let kept = line.as_raw_fd();
     for (first, last) in [(3, kept - 1), (kept + 1, i32::MAX)] {
         if first <= last {
             // SAFETY: closes what this process was given by the gate and does not use.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
+    }
+    Ok(())
+}
+
+/// Makes standard input empty. The device is that of the new root, where its mount is read-only: with a descriptor of the host's,
+/// root's run could change the permissions of the host's device.
+fn empty_stdin() -> io::Result<()> {
+    let null = fs::File::open("/dev/null")?;
+    // SAFETY: descriptor 0 is the gate's socket, which nothing here uses.
+    if unsafe { libc::dup2(null.as_raw_fd(), 0) } < 0 {
+        return Err(io::Error::last_os_error());
     }
     Ok(())
 }

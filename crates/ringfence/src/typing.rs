@@ -1,6 +1,7 @@
 //! A person at the terminal of a run: their own terminal is raw while it lasts, and as it was afterwards.
 
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,10 +25,50 @@ pub(crate) fn size() -> TerminalSize {
     })
 }
 
-/// Whether standard input is a file of the host.
-pub(crate) fn reads_a_file() -> bool {
-    let kind = rustix::fs::fstat(stdin()).map(|data| rustix::fs::FileType::from_raw_mode(data.st_mode));
-    kind.is_ok_and(|kind| kind.is_file() || kind.is_dir() || kind.is_block_device())
+/// What standard input is, as far as it may be handed to a run: whoever has a descriptor can change the permissions of its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// `/dev/null`.
+    Nothing,
+    /// It has a name on the host: a file, a directory, a device, a named pipe.
+    Named,
+    /// A pipe or a socket of two programs.
+    Unnamed,
+}
+
+impl Input {
+    /// Looks at standard input. One that is closed is nothing.
+    pub(crate) fn look() -> Self {
+        Self::of(stdin())
+    }
+
+    fn of(input: impl AsFd) -> Self {
+        let Ok(data) = rustix::fs::fstat(&input) else { return Self::Nothing };
+        let kind = rustix::fs::FileType::from_raw_mode(data.st_mode);
+        let null = || rustix::fs::stat("/dev/null").is_ok_and(|null| null.st_rdev == data.st_rdev);
+        match kind {
+            kind if kind.is_char_device() && null() => Self::Nothing,
+            kind if kind.is_socket() => Self::Unnamed,
+            kind if kind.is_fifo() && !has_name(&input) => Self::Unnamed,
+            _ => Self::Named,
+        }
+    }
+}
+
+/// Whether a pipe is in a file system that has names.
+#[cfg(target_os = "linux")]
+fn has_name(pipe: impl AsFd) -> bool {
+    /// `PIPEFS_MAGIC`.
+    const PIPES: i64 = 0x5049_5045;
+    #[allow(clippy::unnecessary_cast, reason = "the field differs in width between platforms")]
+    let kind = rustix::fs::fstatfs(pipe).map(|system| system.f_type as i64);
+    kind != Ok(PIPES)
+}
+
+/// No descriptor is handed to a run here.
+#[cfg(not(target_os = "linux"))]
+fn has_name(_: impl AsFd) -> bool {
+    false
 }
 
 /// From now on standard input is a pipe into which goes what is read or typed.

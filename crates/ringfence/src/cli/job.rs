@@ -32,7 +32,7 @@ use crate::render::{Human, Json, Nobody, Through};
 use crate::report::advise;
 use crate::signals::{Hearing, Signals};
 use crate::terminal;
-use crate::typing::{self, AtTerminal};
+use crate::typing::{self, AtTerminal, Input};
 use crate::workspace::Workspace;
 
 /// How long after its time a run's output may still be waiting for its reader.
@@ -362,13 +362,15 @@ impl Asked<'_> {
                 typing::relay().context("the terminal cannot be read")?;
                 Stdin::Inherit
             }
-            Face::Through | Face::Conversation => {
-                // Whoever has a file's descriptor can change its permissions.
-                if self.mode().isolates() && typing::reads_a_file() {
+            Face::Through | Face::Conversation if self.mode().isolates() => match Input::look() {
+                Input::Nothing => Stdin::Empty,
+                Input::Named => {
                     typing::relay().context("standard input cannot be read")?;
+                    Stdin::Inherit
                 }
-                Stdin::Inherit
-            }
+                Input::Unnamed => Stdin::Inherit,
+            },
+            Face::Through | Face::Conversation => Stdin::Inherit,
         })
     }
 
