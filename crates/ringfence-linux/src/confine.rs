@@ -1,6 +1,8 @@
 //! Shutting oneself in: no capabilities, no new privileges, Landlock, seccomp. In this order, and for good.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -44,7 +46,11 @@ pub(crate) fn confine(grants: &[Grant], processors: Option<u32>, extra: Extra) -
     }
     drop_capabilities()?;
     set_no_new_privs(true).map_err(io::Error::from)?;
-    landlock(grants, extra.alone)?;
+    let abi = landlock_abi();
+    landlock(grants, abi, extra.alone)?;
+    if abi >= SOCKETS_ABI {
+        refuse_outer_sockets().map_err(|error| ConfineError::Landlock(error.to_string()))?;
+    }
     install(&mut filter)?;
     Ok(())
 }
@@ -76,12 +82,48 @@ fn drop_capabilities() -> io::Result<()> {
     Ok(())
 }
 
+/// The first version of Landlock that can refuse to connect to a socket by its path.
+const SOCKETS_ABI: u32 = 9;
+/// `LANDLOCK_ACCESS_FS_REFER` and `LANDLOCK_ACCESS_FS_RESOLVE_UNIX`, which the library does not know yet.
+const REFER: u64 = 1 << 13;
+const RESOLVE_UNIX: u64 = 1 << 16;
+
+/// `struct landlock_path_beneath_attr`.
+#[repr(C, packed)]
+struct PathRule {
+    allowed: u64,
+    parent: i32,
+}
+
+/// Refuses all sockets with a path that were made outside. Those that the run makes stay as they are.
+fn refuse_outer_sockets() -> io::Result<()> {
+    let known = |number: libc::c_long| {
+        if number < 0 { Err(io::Error::last_os_error()) } else { Ok(number) }
+    };
+    let handled = [REFER | RESOLVE_UNIX];
+    // SAFETY: the first word of `struct landlock_ruleset_attr` lives until the call returns.
+    let ruleset = known(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, handled.as_ptr(), size_of_val(&handled), 0)
+    })?;
+    let ruleset = i32::try_from(ruleset).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just made the descriptor, and nothing else has it.
+    let ruleset = unsafe { OwnedFd::from_raw_fd(ruleset) };
+    // Every layer refuses to move files between directories unless it says otherwise; that is decided by the other one.
+    let root = File::open("/")?;
+    let rule = PathRule { allowed: REFER, parent: root.as_raw_fd() };
+    // SAFETY: a whole rule of the type that is named, and descriptors that are open.
+    known(unsafe { libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), 1, &raw const rule, 0) })?;
+    // SAFETY: a descriptor that is open.
+    known(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })?;
+    Ok(())
+}
+
 /// The newest rights that the library knows; on an older kernel those that it has.
 const NEWEST: ABI = ABI::V6;
 
-fn landlock(grants: &[Grant], alone: bool) -> Result<(), ConfineError> {
+fn landlock(grants: &[Grant], abi: u32, alone: bool) -> Result<(), ConfineError> {
     let wrong = |error: &dyn std::fmt::Display| ConfineError::Landlock(error.to_string());
-    if landlock_abi() == 0 && !alone {
+    if abi == 0 && !alone {
         // The mounts hold by themselves; what the record claims of Landlock is asked of the kernel beforehand.
         return Ok(());
     }

@@ -69,6 +69,8 @@ pub trait Kernel {
     /// Puts nothing in the place of a file or directory.
     fn mask(&mut self, target: &Path, nothing: Nothing, covered: Option<&Covered>)
     -> Result<(), KernelError>;
+    /// Puts nothing in the place of a socket, if it is still there.
+    fn mask_socket(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Holds what is there in its place.
     fn hold(&mut self, target: &Path, access: Access, covered: Option<&Covered>) -> Result<(), KernelError>;
     /// Mounts a device of the old root, on which devices work.
@@ -121,6 +123,7 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
             Step::Text { target, text } => kernel.text(target, text)?,
             Step::File { target, text, mode } => kernel.write(target, text, *mode)?,
             Step::Hold { target, access, covered } => kernel.hold(target, *access, covered.as_ref())?,
+            Step::MaskSocket { target } => kernel.mask_socket(target)?,
             Step::MaskFile { target, covered } => kernel.mask(target, Nothing::File, covered.as_ref())?,
             Step::MaskDirectory { target, covered } => {
                 kernel.mask(target, Nothing::Directory, covered.as_ref())?;
@@ -360,6 +363,14 @@ impl Kernel for Linux {
         masked.map_err(failed("mask", target))
     }
 
+    fn mask_socket(&mut self, target: &Path) -> Result<(), KernelError> {
+        let masked = locate(target).and_then(|place| attach_on(&clone_tree(Path::new(EMPTY_FILE))?, &place));
+        match masked {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            masked => masked.map_err(failed("mask", target)),
+        }
+    }
+
     fn hold(&mut self, target: &Path, access: Access, covered: Option<&Covered>) -> Result<(), KernelError> {
         let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
         let held = locate_known(target, covered).and_then(|place| {
@@ -565,6 +576,9 @@ impl Kernel for Recorder {
     }
     fn mask(&mut self, target: &Path, nothing: Nothing, _: Option<&Covered>) -> Result<(), KernelError> {
         self.note(format!("mask {} as {nothing:?}", target.display()))
+    }
+    fn mask_socket(&mut self, target: &Path) -> Result<(), KernelError> {
+        self.note(format!("mask {} as a socket", target.display()))
     }
     fn hold(&mut self, target: &Path, access: Access, _: Option<&Covered>) -> Result<(), KernelError> {
         self.note(format!("hold {} {access:?}", target.display()))

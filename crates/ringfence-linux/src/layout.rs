@@ -150,6 +150,12 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         covered: Option<Covered>,
     },
+    /// Nothing in the place of a socket at which the host listens. One that is gone by then needs nothing.
+    MaskSocket {
+        /// Where.
+        #[serde(with = "path_bytes")]
+        target: PathBuf,
+    },
     /// Nothing in the place of a directory.
     MaskDirectory {
         /// Where.

@@ -165,7 +165,8 @@ impl Native {
         let bounded = self.offer().bound(&plan.request)?;
         let discarded = self.around.state.join(DISCARDED).join(format!("{}.stub", plan.request.run));
         let discarded = discarded.to_str().is_some().then_some(discarded);
-        let spec = plan::spec(plan, base, (&program, &survey), &bounded, discarded.clone())?;
+        let sockets = system.sockets(&program)?;
+        let spec = plan::spec(plan, base, (&program, &survey, sockets), &bounded, discarded.clone())?;
         let placed = plan::placeholders(&plan.request, &survey);
         if let Some(layer) = plan::layer(&plan.request) {
             make_ways(layer, plan.request.workspace.host().as_path(), &placed).map_err(|error| {

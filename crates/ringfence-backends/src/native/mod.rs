@@ -11,6 +11,7 @@ mod driver;
 mod limits;
 mod plan;
 mod probe;
+mod sockets;
 mod system;
 
 use ringfence_core::mode::Mode;

@@ -54,12 +54,15 @@ fn home(request: &Request) -> Option<&str> {
 pub(super) fn spec(
     plan: &Plan,
     base: &Base,
-    (program, survey): (&Program, &Survey),
+    (program, survey, sockets): (&Program, &Survey, Vec<PathBuf>),
     bounded: &Bounded,
     discarded: Option<PathBuf>,
 ) -> Result<Spec, LaunchError> {
     let registered = survey.registered.as_ref().and_then(|entry| entry.path());
-    let sandbox = Sandbox { discarded, registered, ..sandbox(&plan.request, base, program, survey) };
+    let mut sandbox = Sandbox { discarded, registered, ..sandbox(&plan.request, base, program, survey) };
+    if plan.request.policy.files.reach == Reach::Workspace {
+        sandbox.steps.extend(sockets.into_iter().map(|target| Step::MaskSocket { target }));
+    }
     spec_of(plan, sandbox, program, bounded)
 }
 

@@ -5,8 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
+use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::Request;
+use ringfence_workspace::git::{Located, locate as follow};
 
+use super::sockets;
 use crate::shared::program::locate;
 use crate::shared::survey::real;
 
@@ -80,6 +83,9 @@ const ROOT_SECRETS: [&str; 43] = [
     "/etc/wpa_supplicant",
 ];
 
+/// Directories of sockets at which daemons answer every user. They are hidden whether a daemon runs or not.
+const DAEMONS: [&str; 1] = ["/nix/var/nix/daemon-socket"];
+
 /// What every run sees of this machine.
 #[derive(Debug)]
 pub(super) struct System {
@@ -95,6 +101,20 @@ pub(super) enum Part {
     Link(PathBuf, PathBuf),
 }
 
+impl System {
+    /// The sockets at which the host listens below what is seen of it.
+    pub(super) fn sockets(&self, program: &Program) -> Result<Vec<PathBuf>, LaunchError> {
+        let directories = self.parts.iter().filter_map(|part| match part {
+            Part::Directory(path) => Some(path.as_path()),
+            Part::Link(..) => None,
+        });
+        sockets::below(directories.chain(program.tree.as_deref())).map_err(|error| {
+            let message = format!("the sockets that the host listens at cannot be listed: {error}");
+            LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
+        })
+    }
+}
+
 /// The program of a run, links resolved.
 #[derive(Debug)]
 pub(super) struct Program {
@@ -108,8 +128,31 @@ pub(super) fn program(request: &Request) -> Result<Program, LaunchError> {
     let name = request.argv.first().map(String::as_str).unwrap_or_default();
     let path = request.env.get("PATH").map(String::as_str);
     let found = locate(name, path, request.workspace.host().as_path())?;
-    let path = fs::canonicalize(&found).unwrap_or(found);
-    Ok(Program { tree: tree(&path), path })
+    let Ok(Located { links, end: path, .. }) = follow(&found) else {
+        return Ok(Program { tree: tree(&found), path: found });
+    };
+    let tree = tree(&path);
+    let workspace = request.workspace.host().as_path();
+    // A run may have made the link, and what it leads to would be seen.
+    if let Some(link) = links.iter().find(|link| link.starts_with(workspace))
+        && tree.as_ref().is_some_and(|tree| !is_seen(tree, request))
+    {
+        let message = format!(
+            "{} is a symbolic link of the workspace that leads out of it, to {}",
+            link.display(),
+            path.display()
+        );
+        let failure = Failure::new(FailureClass::Refused, message);
+        return Err(LaunchError::Runtime(failure.with_remedy("name the program itself if you mean it")));
+    }
+    Ok(Program { tree, path })
+}
+
+/// Whether a run sees a path of the host without its program.
+fn is_seen(path: &Path, request: &Request) -> bool {
+    let files = &request.policy.files;
+    let named = files.read.iter().chain(&files.write).map(Path::new);
+    named.chain([request.workspace.host().as_path()]).any(|seen| path.starts_with(seen))
 }
 
 /// Looks at the system.
@@ -125,7 +168,12 @@ pub(super) fn system() -> System {
     let more: &[&str] = if rustix::process::geteuid().is_root() { &ROOT_SECRETS } else { &[] };
     System {
         parts: PARTS.iter().filter_map(|path| part(path)).collect(),
-        secrets: SECRETS.iter().chain(more).filter_map(|path| real(Path::new(path))).collect(),
+        secrets: SECRETS
+            .iter()
+            .chain(&DAEMONS)
+            .chain(more)
+            .filter_map(|path| real(Path::new(path)))
+            .collect(),
     }
 }
 
