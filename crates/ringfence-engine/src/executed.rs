@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringfence_core::event::ExecutedLater;
+use ringfence_core::ids::RunId;
 use ringfence_core::locations::Locations;
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::policy::{Files, GitAccess, Reach, WorkspaceAccess};
 use ringfence_core::record::Record;
 use ringfence_core::text::escaped;
@@ -111,20 +113,30 @@ impl Trees {
         trees
     }
 
-    /// Searches for what changed since `marker` was written. The notices say what was not searched.
+    /// Searches for what changed since the record of a run was written, but for what is kept of runs. The notices say what was not searched.
     #[expect(clippy::disallowed_methods, reason = "the marker is in the state directory, which no run sees")]
-    pub(crate) fn search(&self, marker: &Path) -> (Vec<ExecutedFile>, Vec<String>) {
+    pub(crate) fn search(&self, runs: &Runs, run: &RunId) -> (Vec<ExecutedFile>, Vec<String>) {
         let (mut files, mut notices) = (Vec::new(), Vec::new());
-        let since = std::fs::symlink_metadata(marker).map(|data| (data.ctime(), data.ctime_nsec()));
+        let since =
+            std::fs::symlink_metadata(runs.record_file(run)).map(|data| (data.ctime(), data.ctime_nsec()));
         let Ok(since) = since else { return (files, notices) };
         let deadline = Instant::now() + SEARCH_TIMEOUT;
+        let state = runs.root().parent().unwrap_or(runs.root());
+        let unseen =
+            std::fs::metadata(state).map(|data| DirectoryId { device: data.dev(), inode: data.ino() });
+        let unseen = unseen.ok();
         for tree in &self.0 {
             let name = match tree.prefix.as_os_str().is_empty() {
                 true => "the workspace".to_owned(),
                 false => tree.prefix.display().to_string(),
             };
-            let look_for =
-                Search { since, locations: tree.locations.as_ref(), root_git: tree.root_git, deadline };
+            let look_for = Search {
+                since,
+                locations: tree.locations.as_ref(),
+                root_git: tree.root_git,
+                unseen,
+                deadline,
+            };
             let searched = Directory::open(&tree.root).map_err(std::io::Error::other);
             let report = match searched.and_then(|directory| search(&directory, look_for)) {
                 Ok(report) => report,
@@ -163,7 +175,7 @@ pub(crate) fn search_lost(runs: &Runs, lost: &[LostRun]) -> Vec<String> {
         let Ok(record) = runs.record(run) else { continue };
         let Record { effective, workspace, layer, .. } = record;
         let trees = Trees::new(&effective.files, workspace.host().as_path(), layer);
-        let (files, unsearched) = trees.search(&runs.record_file(run));
+        let (files, unsearched) = trees.search(runs, run);
         let (files, left_out) = merge(files, Vec::new());
         let told = notice(&files).into_iter().chain(left_out).chain(unsearched);
         notices.extend(told.map(|message| {

@@ -302,7 +302,7 @@ pub fn run(
         let _ = watchers.tell(Event::Notice { message: message.into() });
     }
     // Before the import, which writes in git directories of the workspace.
-    let (executed_later, unsearched) = trees.search(&runs.record_file(&run));
+    let (executed_later, unsearched) = trees.search(runs, &run);
     let imported = match plan.request.git.is_some() && !job.layer {
         true => git::import(runs, &run, search_path(job), job.workspace.host().as_path()),
         false => ImportedRefs::default(),
@@ -749,6 +749,16 @@ fn no_price(model: &str) -> Failure {
     )
 }
 
+/// The file systems that a run can write on: that of its workspace or its overlay, that of its private git directories, and those
+/// of what it may write besides.
+fn growth(request: &Request) -> Option<Growth> {
+    let workspace = request.layer.as_ref().unwrap_or(request.workspace.host()).as_path();
+    let git = request.git.as_ref().map(HostPath::as_path);
+    let named = request.policy.files.write.iter().map(Path::new);
+    let most = request.policy.limits.growth?;
+    Growth::begin([workspace].into_iter().chain(git).chain(named), most)
+}
+
 /// Follows a run to its end. What is left of its sandbox comes along, if it ended by itself.
 fn attempt(
     job: &Job<'_>,
@@ -767,11 +777,9 @@ fn attempt(
     if let Some(terminal) = sandbox.terminal() {
         watchers.observer.terminal(terminal);
     }
-    let layer = plan.request.layer.as_ref().map(HostPath::as_path);
-    let written = layer.unwrap_or(job.workspace.host().as_path()).to_owned();
     let mut watch = Watch {
         limits: &plan.request.policy.limits,
-        growth: plan.request.policy.limits.growth.and_then(|most| Growth::begin(&written, most)),
+        growth: growth(&plan.request),
         patience: job.patience,
         at_terminal: job.at_terminal(),
         redactor,

@@ -215,12 +215,12 @@ pub(crate) fn too_much_output(most: MemorySize) -> Failure {
 
 fn too_much_growth(exceeded: Exceeded) -> Failure {
     let (message, remedy) = match exceeded {
-        Exceeded::Space(most) => (
-            format!("the file system of the workspace filled up by more than {most} during the run"),
+        Exceeded::Space(most, place) => (
+            format!("the file system of {place} filled up by more than {most} during the run"),
             "free some space, or raise `limits.growth` in the policy",
         ),
-        Exceeded::Files(most) => (
-            format!("more than {most} files were made on the file system of the workspace during the run"),
+        Exceeded::Files(most, place) => (
+            format!("more than {most} files were made on the file system of {place} during the run"),
             "remove files that are not needed: a run may use three quarters of the free inodes (`df -i`)",
         ),
     };

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ringfence_core::locations::Locations;
+use ringfence_core::paths::DirectoryId;
 use serde::{Deserialize, Serialize};
 
 use crate::{Bounds, Directory, EntryKind, Metadata, Next, Visit, walk};
@@ -178,6 +179,8 @@ pub struct Search<'a> {
     pub locations: Option<&'a Locations>,
     /// Whether the run could write `.git` of the root. Otherwise it is passed over.
     pub root_git: bool,
+    /// A directory that no run sees, which is passed over.
+    pub unseen: Option<DirectoryId>,
     /// When to stop.
     pub deadline: Instant,
 }
@@ -221,6 +224,14 @@ impl Search<'_> {
             return Next::PassOver;
         }
         if visit.kind == EntryKind::Directory {
+            if self.unseen.is_some_and(|unseen| unseen.inode == visit.inode)
+                && visit
+                    .parent
+                    .metadata(Path::new(visit.name))
+                    .is_ok_and(|data| Some(data.id()) == self.unseen)
+            {
+                return Next::PassOver;
+            }
             if is_moved || self.is_new(visit) {
                 moved.insert(visit.path.to_owned());
             }
@@ -354,7 +365,7 @@ mod tests {
         noted.unwrap();
         let since = later_than(&path);
         make(&path);
-        let look_for = Search { since, locations: Some(&locations), root_git, deadline };
+        let look_for = Search { since, locations: Some(&locations), root_git, unseen: None, deadline };
         let report = search(&directory, look_for).unwrap();
         assert!(report.complete);
         report.files.iter().map(|file| file.path.display().to_string()).collect()
