@@ -48,6 +48,7 @@ mod git;
 mod git_configuration;
 mod git_refs;
 mod governing;
+mod grants;
 mod http2;
 mod inputs;
 mod kernel;

@@ -142,7 +142,7 @@ impl Writable {
     }
 
     /// The outermost directory that a run could write and that holds a path.
-    fn holding(&self, path: &Path) -> Option<&Path> {
+    pub(crate) fn holding(&self, path: &Path) -> Option<&Path> {
         let all = self.own.iter().chain(&self.earlier).map(PathBuf::as_path);
         all.filter(|tree| path.starts_with(tree)).min_by_key(|tree| tree.as_os_str().len())
     }

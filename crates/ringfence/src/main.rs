@@ -5,6 +5,7 @@ mod cli;
 mod desk;
 mod gate;
 mod governing;
+mod grants;
 mod installation;
 mod login;
 mod progress;

@@ -143,9 +143,9 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
     builder
         .steps
         .extend(survey.link_back.iter().map(|(at, to)| Step::Link { target: at.clone(), to: to.clone() }));
-    for Shown { source, target, write, .. } in shown(request, survey) {
+    for Shown { source, target, write, id, .. } in shown(request, survey) {
         match layer(request).filter(|_| target == request.workspace.guest().as_path()) {
-            None => builder.bind(&source, &target, access(write)),
+            None => builder.bind_known(&source, &target, access(write), (id, None)),
             Some(layer) => {
                 builder.grant(&target, Access::Write);
                 let layer = layer.to_owned();

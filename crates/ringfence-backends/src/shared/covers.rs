@@ -45,7 +45,10 @@ pub(crate) enum Cover {
 pub(crate) fn shown(request: &Request, survey: &Survey) -> Vec<Shown> {
     let git = survey.submodule.iter();
     let git = git.map(|(source, target, write)| Shown::new(source.clone(), target.clone(), *write));
-    let named = survey.shown.iter().map(|(path, write)| Shown::new(path.clone(), path.clone(), *write));
+    let named = survey.shown.iter().map(|(path, write)| Shown {
+        id: survey.granted.get(path).copied(),
+        ..Shown::new(path.clone(), path.clone(), *write)
+    });
     let workspace = Shown::new(
         request.workspace.host().as_path().to_owned(),
         request.workspace.guest().as_path().to_owned(),

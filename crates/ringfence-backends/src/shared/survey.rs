@@ -13,9 +13,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::RandomState;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use globset::GlobSet;
 use ringfence_core::backend::LaunchError;
@@ -26,6 +28,8 @@ use ringfence_core::plan::Request;
 use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
 use ringfence_workspace::{Bounds, Directory, EntryKind, Next, RunTrees, Visit, walk};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 
 use super::crowding::{self, Limit};
 use super::git_configuration::UserGit;
@@ -62,6 +66,8 @@ const STATE_SECRETS: [&str; 4] = ["api.token", "ringfence.db", "ringfence.db-wal
 pub(crate) struct Survey {
     /// Paths to show besides, and whether they may be written.
     pub(crate) shown: Vec<(PathBuf, bool)>,
+    /// What is at those of them that the policy names.
+    pub(crate) granted: BTreeMap<PathBuf, DirectoryId>,
     /// Git directories that the run does not write itself.
     pub(crate) git: Vec<GitMount>,
     /// What git on the host takes from the user's configuration.
@@ -151,7 +157,9 @@ fn scan_once(
     };
     for (paths, write) in [(&files.read, false), (&files.write, true)] {
         for path in paths {
-            survey.shown.push((shown(path)?, write));
+            let (path, id) = shown(path)?;
+            survey.granted.insert(path.clone(), id);
+            survey.shown.push((path, write));
         }
     }
     survey.hidden.extend(files.secret_paths(home).filter_map(|secret| real(&secret)));
@@ -160,7 +168,7 @@ fn scan_once(
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
         }
     }
-    survey.hold_above_secrets(workspace);
+    survey.hold_above_secrets_and_grants(workspace);
     let (own, mut here): (Vec<String>, Vec<String>) =
         files.protect.iter().cloned().partition(|name| name.starts_with("~/"));
     // Settings and policies of later runs are there, whatever the policy of this one says.
@@ -203,14 +211,27 @@ pub(crate) fn state(directory: &Path) -> Vec<(PathBuf, bool)> {
     real(directory).into_iter().collect()
 }
 
-/// A path that a user asked to show. The listener behind a socket is outside of the sandbox.
-fn shown(path: &str) -> Result<PathBuf, LaunchError> {
-    let unshowable = |error: std::io::Error| refused(format!("{path} cannot be shown: {error}"));
-    let real = fs::canonicalize(path).map_err(unshowable)?;
-    if fs::metadata(&real).map_err(unshowable)?.file_type().is_socket() {
-        return Err(refused(format!("{path} is a socket, whose listener is outside of the sandbox")));
+/// A path that a user asked to show, and what is there. Links were resolved when the run was accepted: one that is there now was
+/// made since. The listener behind a socket is outside of the sandbox.
+fn shown(path: &str) -> Result<(PathBuf, DirectoryId), LaunchError> {
+    let path: PathBuf = Path::new(path).components().collect();
+    let name = path.display();
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    let data = opened.map_err(io::Error::from).and_then(ringfence_workspace::Metadata::of);
+    let data = data.map_err(|error| match error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+        true => refused(format!("{name} leads over a symbolic link that was made while the run started")),
+        false => refused(format!("{name} cannot be shown: {error}")),
+    })?;
+    match data.kind() {
+        EntryKind::Socket => {
+            Err(refused(format!("{name} is a socket, whose listener is outside of the sandbox")))
+        }
+        EntryKind::Link => {
+            Err(refused(format!("{name} is a symbolic link that was made while the run started")))
+        }
+        _ => Ok((path, data.id())),
     }
-    Ok(real)
 }
 
 /// Where a path leads, if anywhere, and whether to a directory.
@@ -293,14 +314,16 @@ impl Survey {
     }
 
     /// Holds the directories above the state directory and the user's secrets where the run can write, or it could move them
-    /// away with what is hidden in them, and put others in their place.
-    fn hold_above_secrets(&mut self, workspace: &Path) {
+    /// away with what is hidden in them, and put others in their place. So it is with what the user named, which itself is held
+    /// too: a later run gets what is there then.
+    fn hold_above_secrets_and_grants(&mut self, workspace: &Path) {
         let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.as_path());
         let roots: Vec<&Path> = [workspace].into_iter().chain(named).collect();
         let mut anchors = Vec::new();
-        for (secret, _) in &self.hidden {
-            for root in roots.iter().filter(|root| secret.starts_with(root)) {
-                anchors.extend(secret.ancestors().skip(1).take_while(|above| above != root));
+        let secrets = self.hidden.iter().filter_map(|(secret, _)| secret.parent());
+        for path in secrets.chain(self.granted.keys().map(PathBuf::as_path)) {
+            for root in roots.iter().filter(|root| path.starts_with(root)) {
+                anchors.extend(path.ancestors().take_while(|above| above != root));
             }
         }
         // The outer ones first: a mount on one hides what is mounted below it.
@@ -736,7 +759,6 @@ fn crowded(hidden: &[(PathBuf, bool)]) -> Vec<PathBuf> {
 
 /// Whether an error says that a path is not there, or leads through something else by now.
 fn is_gone(error: &io::Error) -> bool {
-    use rustix::io::Errno;
     let gone = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|code| gone.contains(&code))
 }

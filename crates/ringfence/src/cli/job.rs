@@ -26,6 +26,7 @@ use ringfence_store::runs::Runs;
 use super::options::Options;
 use crate::asking::Person;
 use crate::governing::{Chosen, Named, Writable};
+use crate::grants;
 use crate::installation::{Installation, read_text};
 use crate::queue::server_address;
 use crate::render::{Human, Json, Nobody, Through};
@@ -183,6 +184,14 @@ impl Asked<'_> {
             self.refuse_home(workspace.path.as_path())?;
         }
         let (writable, chosen) = self.check_governing(mode, &policy, &workspace, &named)?;
+        let attachments = self.options.attachments.as_ref().map(|path| self.installation.expand(path));
+        let attachments = attachments.map(|path| grants::follow(&path, &writable)).transpose()?;
+        if mode.isolates() {
+            grants::settle(&mut policy.files, &writable, self.installation)?;
+            if policy.files.reach == Reach::Workspace && !self.options.home_workspace {
+                grants::refuse_home(&policy.files, &self.home())?;
+            }
+        }
         let governing = self.governing(&writable, &chosen, &named)?;
         let layer = self.layer(mode)?;
         if layer {
@@ -209,7 +218,7 @@ impl Asked<'_> {
             is_root: rustix::process::geteuid().is_root(),
             notices,
             loopback_env: self.settings.sandbox.loopback_env.clone(),
-            attachments: self.options.attachments.as_ref().map(|path| self.installation.expand(path)),
+            attachments,
             governing,
             stdin: self.stdin(face)?,
         })
@@ -232,10 +241,14 @@ impl Asked<'_> {
         Ok(outside)
     }
 
+    /// The home, links resolved.
+    fn home(&self) -> PathBuf {
+        fs::canonicalize(&self.installation.home).unwrap_or_else(|_| self.installation.home.clone())
+    }
+
     /// Refuses the home, or a directory above it, as a workspace: what programs execute at login is there.
     fn refuse_home(&self, workspace: &Path) -> anyhow::Result<()> {
-        let home =
-            fs::canonicalize(&self.installation.home).unwrap_or_else(|_| self.installation.home.clone());
+        let home = self.home();
         if self.options.home_workspace || !home.starts_with(workspace) {
             return Ok(());
         }
