@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use anyhow::{Context, anyhow, bail};
@@ -47,6 +48,8 @@ pub(crate) struct Installation {
     cwd: Option<PathBuf>,
     pub(crate) program: PathBuf,
     gate: Arc<Mutex<Option<Started>>>,
+    /// Set when a signal has come that ends this process's run.
+    pub(crate) interrupted: Arc<AtomicBool>,
     /// Opened once: a process that opened it twice would have two of everything.
     store: Arc<OnceLock<Arc<Sqlite>>>,
     /// Settings files of other users that were warned about.
@@ -76,6 +79,7 @@ impl Installation {
             cwd: std::env::current_dir().ok(),
             program: std::env::current_exe().context("the path of this program cannot be found")?,
             gate: Arc::new(Mutex::new(gate)),
+            interrupted: Arc::default(),
             store: Arc::default(),
             ignored: Arc::default(),
         })
@@ -247,6 +251,7 @@ impl Installation {
                 args: vec![GATE_ARGUMENT.into()],
                 ready: self.gate.clone(),
             },
+            interrupted: Arc::clone(&self.interrupted),
         }
     }
 

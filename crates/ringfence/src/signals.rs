@@ -2,6 +2,8 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ringfence_core::backend::{Stop, Terminal};
 use ringfence_core::event::{Event, Stream};
@@ -14,10 +16,11 @@ use crate::terminal;
 pub(crate) struct Signals(UnixStream);
 
 impl Signals {
-    /// From now on signals are kept.
-    pub(crate) fn catch() -> io::Result<Self> {
+    /// From now on signals are kept. `interrupted` is set at once, for work that does not wait for anything.
+    pub(crate) fn catch(interrupted: &Arc<AtomicBool>) -> io::Result<Self> {
         let (wait, wake) = UnixStream::pair()?;
         for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(interrupted))?;
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
         Ok(Self(wait))

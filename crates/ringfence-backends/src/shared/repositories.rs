@@ -239,16 +239,15 @@ pub(super) fn is_private(tree: &Path, survey: &Survey) -> bool {
     survey.git.iter().any(|mount| mount.tree == tree)
 }
 
-/// Repositories in whose git directories hidden files were found are not shown at all.
+/// Repositories in whose git directories hidden files were found are not shown at all. There may be very many.
 pub(super) fn hide_with_secrets(trees: &[PathBuf], survey: &mut Survey) {
-    for tree in trees {
-        survey.git.retain(|mount| mount.tree != *tree);
-        survey.notices.push(format!(
-            "git is not possible in {}: denied files or sockets are in its git directory",
-            tree.display()
-        ));
-        hide_directory(tree, survey);
-    }
+    let known: BTreeSet<&PathBuf> = trees.iter().collect();
+    survey.git.retain(|mount| !known.contains(&mount.tree));
+    notice(survey, "git is not possible here, for denied files or sockets are in the git directory", trees);
+    let is_directory = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|data| data.is_dir());
+    let hidden: BTreeSet<PathBuf> = trees.iter().map(|tree| tree.join(".git")).filter(is_directory).collect();
+    survey.protected.retain(|path| !hidden.contains(path));
+    survey.hidden.extend(hidden.into_iter().map(|path| (path, true)));
 }
 
 /// Repositories below the workspace: their git directories are private too, or read-only. A run may have made any number of

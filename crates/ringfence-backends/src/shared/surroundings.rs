@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringfence_gate::Started;
@@ -23,6 +24,8 @@ pub struct Surroundings {
     pub services: BTreeMap<String, String>,
     /// How to start the gate.
     pub gate: GateProgram,
+    /// Set when the user wants everything to end, also what has not started yet.
+    pub interrupted: Arc<AtomicBool>,
 }
 
 /// A program that is the gate, and what makes it so.

@@ -8,6 +8,7 @@
     reason = "names are only looked at, part by part and without following links; contents are read beneath descriptors"
 )]
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -51,6 +52,8 @@ const MAX_COVER_BYTES: usize = 6 << 20;
 const MAX_HIDDEN_IN_DIRECTORY: usize = 64;
 /// How often a workspace is scanned in which other runs move what has to be hidden.
 const MAX_SCANS: usize = 5;
+/// How many entries are visited before it is checked whether the scan has to end.
+const VISITS_BETWEEN_CHECKS: u32 = 512;
 /// Most paths that a notice names.
 const MAX_NAMED: usize = 5;
 
@@ -112,8 +115,9 @@ pub(crate) fn look(
     let mut registration = Registration::begin(&around.state, &request.run).map_err(unusable)?;
     let mut known = Known::default();
     let mut missed = PathBuf::new();
+    let ending = Ending::of(request, around);
     for _ in 0..MAX_SCANS {
-        let mut survey = scan_once(request, &around.home, hidden, &known)?;
+        let mut survey = scan_once(request, (&around.home, &ending), hidden, &known)?;
         if let Some(gone) = survey.identify(request) {
             missed = gone;
             continue;
@@ -142,7 +146,7 @@ pub(crate) fn look(
 
 fn scan_once(
     request: &Request,
-    home: &Path,
+    (home, ending): (&Path, &Ending<'_>),
     hidden: &[(PathBuf, bool)],
     known: &Known,
 ) -> Result<Survey, LaunchError> {
@@ -185,6 +189,7 @@ fn scan_once(
         denied: &denied,
         protected: &here,
         known,
+        ending,
         git: files.git,
         private,
         writable: writes(request),
@@ -243,6 +248,47 @@ pub(crate) fn real(path: &Path) -> Option<(PathBuf, bool)> {
     Some((real, directory))
 }
 
+/// What ends a scan before it is done. A run may have left a workspace that takes long to scan.
+struct Ending<'a> {
+    interrupted: &'a AtomicBool,
+    deadline: Instant,
+    visits: Cell<u32>,
+    failure: Cell<Option<FailureClass>>,
+}
+
+impl<'a> Ending<'a> {
+    fn of(request: &Request, around: &'a Surroundings) -> Self {
+        let time = request.policy.limits.timeout_seconds.duration();
+        let (visits, failure) = (Cell::new(0), Cell::new(None));
+        Self { interrupted: &around.interrupted, deadline: Instant::now() + time, visits, failure }
+    }
+
+    /// Whether nothing more is to be visited. Mostly it only counts.
+    fn is_due(&self) -> bool {
+        let visits = self.visits.get().wrapping_add(1);
+        self.visits.set(visits);
+        if visits.is_multiple_of(VISITS_BETWEEN_CHECKS) && self.failure.get().is_none() {
+            if self.interrupted.load(Ordering::Relaxed) {
+                self.failure.set(Some(FailureClass::Cancelled));
+            } else if Instant::now() >= self.deadline {
+                self.failure.set(Some(FailureClass::Timeout));
+            }
+        }
+        self.failure.get().is_some()
+    }
+
+    /// Why a scan was not ended by itself.
+    fn check(&self) -> Result<(), LaunchError> {
+        let message = match self.failure.get() {
+            None => return Ok(()),
+            Some(FailureClass::Cancelled) => "the run was cancelled while its workspace was scanned",
+            Some(_) => "the time of the run was over before its workspace was scanned",
+        };
+        let class = self.failure.get().unwrap_or(FailureClass::Unknown);
+        Err(LaunchError::Runtime(Failure::new(class, message)))
+    }
+}
+
 /// What to look for below a directory.
 #[derive(Clone, Copy)]
 struct Names<'a> {
@@ -251,6 +297,7 @@ struct Names<'a> {
     protected: &'a [String],
     /// What other runs cover.
     known: &'a Known,
+    ending: &'a Ending<'a>,
     git: GitAccess,
     /// Whether git directories are replaced by private ones.
     private: bool,
@@ -298,7 +345,8 @@ impl Survey {
         let hidden = self.hidden.iter().map(|(path, _)| path);
         let git = self.git.iter().map(|mount| &mount.repository.common);
         let paths = self.anchors.iter().chain(&self.protected).chain(git).chain(hidden);
-        let is_stub = |path: &PathBuf| self.missing.iter().any(|(missing, _)| missing == path);
+        let missing: BTreeSet<&PathBuf> = self.missing.iter().map(|(path, _)| path).collect();
+        let is_stub = |path: &PathBuf| missing.contains(path);
         let paths = paths.filter(|path| roots.iter().any(|root| path.starts_with(root)) && !is_stub(path));
         let mut ids = BTreeMap::new();
         for path in paths {
@@ -454,6 +502,9 @@ impl Survey {
         let mut finds = Finds::default();
         let mut locations = Locations::new(RandomState::new());
         let unvisited = walk(tree, BOUNDS, &mut |visit| {
+            if names.ending.is_due() {
+                return Next::PassOver;
+            }
             if names.writable && visit.kind == EntryKind::Directory {
                 locations.note(visit.path, visit.inode);
             }
@@ -462,6 +513,7 @@ impl Survey {
         let unvisited = unvisited.map_err(|error| {
             refused(format!("{} cannot be searched for what must be hidden: {error}", root.display()))
         })?;
+        names.ending.check()?;
         if unvisited.more {
             let most = BOUNDS.entries;
             return Err(refused(format!("{} has more than {most} files, too many to scan", root.display())));
@@ -498,7 +550,7 @@ impl Survey {
         let is_shown = |tree: &PathBuf| !repositories::is_private(tree, self);
         with_secrets.extend(finds.with_denied_refs.into_iter().filter(is_shown));
         // A git directory in which a hidden file has another name is hidden as a whole.
-        let (hidden, held) = self.other_names(tree, root)?;
+        let (hidden, held) = self.other_names(tree, root, names.ending)?;
         let tree_of = |path: &PathBuf| -> Option<PathBuf> {
             Some(root.join(git_tree(path.strip_prefix(root).ok()?)?).components().collect())
         };
@@ -507,21 +559,28 @@ impl Survey {
         repositories::hide_with_secrets(&with_secrets, self);
         let others = hidden.iter().filter(|path| tree_of(path).is_none());
         self.hidden.extend(others.map(|path| (path.clone(), false)));
-        held.iter().filter(|path| tree_of(path).is_none()).for_each(|path| add(&mut self.protected, path));
+        let known: BTreeSet<PathBuf> = self.protected.iter().cloned().collect();
+        let held = held.into_iter().filter(|path| tree_of(path).is_none() && !known.contains(path));
+        self.protected.extend(held);
         Ok(())
     }
 
     /// Holds or protects what other runs do, unless a private git directory is mounted over it.
     fn hold_as_others(&mut self, root: &Path, mut covered: Vec<(PathBuf, CoverKind, bool)>) {
+        if covered.is_empty() {
+            return;
+        }
         // The outer ones first, as all anchors are.
         covered.sort_unstable_by(|(one, ..), (other, ..)| one.cmp(other));
+        let anchors: BTreeSet<PathBuf> = self.anchors.iter().cloned().collect();
+        let protected: BTreeSet<PathBuf> = self.protected.iter().cloned().collect();
         for (path, kind, is_link) in covered {
             let path = root.join(path);
             match kind {
                 _ if self.git.iter().any(|mount| path.starts_with(&mount.repository.common)) => {}
                 _ if is_link => self.hold_link(&path),
-                CoverKind::Anchor => add(&mut self.anchors, &path),
-                _ => add(&mut self.protected, &path),
+                CoverKind::Anchor => self.anchors.extend((!anchors.contains(&path)).then_some(path)),
+                _ => self.protected.extend((!protected.contains(&path)).then_some(path)),
             }
         }
     }
@@ -531,10 +590,12 @@ impl Survey {
         &self,
         tree: &Directory,
         root: &Path,
+        ending: &Ending<'_>,
     ) -> Result<(Vec<PathBuf>, Vec<PathBuf>), LaunchError> {
         let hidden = shared_inodes(self.hidden.iter().map(|(path, _)| path));
         // Stub files of another run are names of one file, which may go at any time.
-        let is_stub = |path: &&PathBuf| self.missing.iter().any(|(missing, _)| missing == *path);
+        let missing: BTreeSet<&PathBuf> = self.missing.iter().map(|(path, _)| path).collect();
+        let is_stub = |path: &&PathBuf| missing.contains(path);
         let held = shared_inodes(self.protected.iter().filter(|path| !is_stub(path)));
         let mut found = (Vec::new(), Vec::new());
         if hidden.is_empty() && held.is_empty() {
@@ -542,6 +603,9 @@ impl Survey {
         }
         let device = tree.id().device;
         let walked = walk(tree, BOUNDS, &mut |visit| {
+            if ending.is_due() {
+                return Next::PassOver;
+            }
             let id = (device, visit.inode);
             if visit.kind == EntryKind::File && hidden.contains(&id) {
                 found.0.push(root.join(visit.path));
@@ -551,6 +615,7 @@ impl Survey {
             Next::Enter
         });
         walked.map_err(|error| refused(format!("{} cannot be searched: {error}", root.display())))?;
+        ending.check()?;
         Ok(found)
     }
 

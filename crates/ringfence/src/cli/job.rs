@@ -144,7 +144,8 @@ impl Asked<'_> {
         observer: &mut dyn Observer,
     ) -> anyhow::Result<RunResult> {
         let cancel = Cancel::default();
-        let signals = Some(Signals::catch().context("signals cannot be caught")?);
+        let signals = Signals::catch(&self.installation.interrupted).context("signals cannot be caught")?;
+        let signals = Some(signals);
         let observer = &mut Hearing { observer, signals, cancel: &cancel };
         terminal::wait_for_readers_until(
             Instant::now() + job.policy.limits.timeout_seconds.duration() + READER_GRACE,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,7 @@ impl Runner<'_> {
             _ => return Ok(()),
         }
         let cancel = Cancel::default();
-        let told = cancel_on_signals(cancel.clone())?;
+        let told = cancel_on_signals(cancel.clone(), Arc::clone(&self.installation.interrupted))?;
         let clock = self.installation.clock();
         keep_alive(Arc::clone(&self.store), self.task.clone(), self.fence, clock, cancel.clone())?;
         let (incident, result) = self.attempt(&task, &cancel);
@@ -182,12 +183,13 @@ fn unstarted(error: &anyhow::Error) -> Failure {
 const INSIST: Duration = Duration::from_secs(5);
 
 /// Whoever sends a signal wants the run to end; whoever sends one again wants it at once. Each is passed on.
-fn cancel_on_signals(cancel: Cancel) -> anyhow::Result<Receiver<()>> {
+fn cancel_on_signals(cancel: Cancel, interrupted: Arc<AtomicBool>) -> anyhow::Result<Receiver<()>> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let (tell, told) = channel();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut first = None;
         for _ in signals.forever() {
+            interrupted.store(true, Ordering::Relaxed);
             let first = *first.get_or_insert_with(Instant::now);
             cancel.request(if first.elapsed() < INSIST { Stop::Interrupt } else { Stop::Kill });
             let _ = tell.send(());
