@@ -225,7 +225,7 @@ ctypes.CDLL(None).pthread_exit(None)";
         let ended = || memory_in(&std::fs::read(&status).unwrap()).is_none();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while !ended() && std::time::Instant::now() < deadline {
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::yield_now();
         }
         let memory = super::memory_of(i32::try_from(child.id()).unwrap());
         child.kill().unwrap();

@@ -40,7 +40,7 @@ const ATTRIBUTE_BYTES: usize = 4;
 const ANSWER_BYTES: usize = 32 << 10;
 
 /// The sockets below directories that are seen, links resolved.
-pub(super) fn below<'a>(seen: impl Iterator<Item = &'a Path> + Clone) -> io::Result<Vec<PathBuf>> {
+pub(super) fn below(seen: &[&Path]) -> io::Result<Vec<PathBuf>> {
     // Not every kernel has the first, and some containers refuse it.
     let names = bound().or_else(|_| fs::read("/proc/net/unix").map(|table| listed(&table)))?;
     let mut parents = BTreeMap::new();
@@ -50,7 +50,7 @@ pub(super) fn below<'a>(seen: impl Iterator<Item = &'a Path> + Clone) -> io::Res
         let real = parents.entry(parent.to_owned()).or_insert_with(|| fs::canonicalize(parent).ok());
         let Some(path) = real.as_ref().map(|real| real.join(last)) else { continue };
         let is_socket = || fs::symlink_metadata(&path).is_ok_and(|data| data.file_type().is_socket());
-        if seen.clone().any(|seen| path.starts_with(seen)) && is_socket() {
+        if seen.iter().any(|seen| path.starts_with(seen)) && is_socket() {
             found.push(path);
         }
     }
@@ -157,7 +157,7 @@ mod tests {
         let gone = UnixListener::bind(at("seen/gone")).unwrap();
         std::fs::remove_file(at("seen/gone")).unwrap();
         let seen = at("seen").canonicalize().unwrap();
-        let mut found = below([seen.as_path()].into_iter()).unwrap();
+        let mut found = below(&[&seen]).unwrap();
         found.sort_unstable();
         assert_eq!(found, [seen.join("datagram"), seen.join("stream")]);
         drop(gone);

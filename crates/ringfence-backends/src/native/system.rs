@@ -108,7 +108,8 @@ impl System {
             Part::Directory(path) => Some(path.as_path()),
             Part::Link(..) => None,
         });
-        sockets::below(directories.chain(program.tree.as_deref())).map_err(|error| {
+        let seen: Vec<&Path> = directories.chain(program.tree.as_deref()).collect();
+        sockets::below(&seen).map_err(|error| {
             let message = format!("the sockets that the host listens at cannot be listed: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
         })
