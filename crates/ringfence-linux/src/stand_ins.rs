@@ -113,7 +113,8 @@ impl StandIns {
 /// A placeholder in a directory that is held open: its path is by the descriptor, so it leads there whatever is renamed.
 struct Held {
     placeholder: Placeholder,
-    _parent: OwnedFd,
+    /// The directory, unless it is the workspace itself.
+    _parent: Option<OwnedFd>,
 }
 
 /// Something that was made under a name of its own, which goes with this.
@@ -145,15 +146,16 @@ impl StandIns {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let none = ResolveFlags::NO_SYMLINKS;
-        let parent = match parent.strip_prefix(&self.path) {
-            Ok(below) if below.as_os_str().is_empty() => {
-                openat2(&self.workspace, ".", flags, Mode::empty(), none | ResolveFlags::BENEATH)?
+        let opened = match parent.strip_prefix(&self.path) {
+            Ok(below) if below.as_os_str().is_empty() => None,
+            Ok(below) => {
+                Some(openat2(&self.workspace, below, flags, Mode::empty(), none | ResolveFlags::BENEATH)?)
             }
-            Ok(below) => openat2(&self.workspace, below, flags, Mode::empty(), none | ResolveFlags::BENEATH)?,
-            Err(_) => openat2(CWD, parent, flags, Mode::empty(), none)?,
+            Err(_) => Some(openat2(CWD, parent, flags, Mode::empty(), none)?),
         };
-        let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
-        Ok(Held { placeholder: Placeholder { path, kind: placeholder.kind.clone() }, _parent: parent })
+        let descriptor = opened.as_ref().map_or(self.workspace.as_raw_fd(), AsRawFd::as_raw_fd);
+        let path = Path::new("/proc/self/fd").join(descriptor.to_string()).join(name);
+        Ok(Held { placeholder: Placeholder { path, kind: placeholder.kind.clone() }, _parent: opened })
     }
 
     /// Moves an empty directory away, and returns whether it is gone. One that turns out not to be empty comes back.

@@ -269,7 +269,10 @@ impl Engine {
 
     /// How a container is; `None` if there is none of this name.
     pub(super) fn state(&self, name: &str) -> Result<Option<ContainerState>, Failure> {
-        match self.runtime.block_on(self.docker.inspect_container(name, None::<InspectContainerOptions>)) {
+        let inspected = self.settled(|| {
+            self.runtime.block_on(self.docker.inspect_container(name, None::<InspectContainerOptions>))
+        });
+        match inspected {
             Ok(found) => Ok(Some(found.state.unwrap_or_default())),
             Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
             Err(error) => Err(classify(&error, self.flavor, None)),
@@ -324,7 +327,23 @@ impl Engine {
     pub(super) fn containers(&self, label: &str) -> Result<Vec<ContainerSummary>, Failure> {
         let filters = HashMap::from([("label", vec![label])]);
         let options = ListContainersOptionsBuilder::default().all(true).size(true).filters(&filters).build();
-        self.ask(self.docker.list_containers(Some(options)), None)
+        let list = || self.runtime.block_on(self.docker.list_containers(Some(options.clone())));
+        self.settled(list).map_err(|error| classify(&error, self.flavor, None))
+    }
+
+    /// Asks again while a container is between its end and what the engine makes of it: podman then names a state that the
+    /// engine's API does not have.
+    fn settled<T>(&self, ask: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        let mut answer = ask();
+        for _ in 0..TRIES {
+            match answer {
+                Err(error) if error.to_string().contains("unknown variant `stopped`") => {}
+                other => return other,
+            }
+            pause(PAUSE);
+            answer = ask();
+        }
+        answer
     }
 
     /// The images that have this label and no name any more.
