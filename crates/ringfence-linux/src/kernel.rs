@@ -494,8 +494,7 @@ fn attach_on(tree: &OwnedFd, place: &OwnedFd) -> io::Result<()> {
 
 fn set_mount(target: &Path, set: u64) -> io::Result<()> {
     let path = CString::new(target.as_os_str().as_encoded_bytes())?;
-    let root: OwnedFd = fs::File::open("/")?.into();
-    set_attributes(&root, &path, 0, set)
+    set_attributes(&CWD, &path, 0, set)
 }
 
 fn set_attributes(base: &impl AsFd, path: &std::ffi::CStr, flags: i32, set: u64) -> io::Result<()> {

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
+use crate::shared::survey::real;
+
 /// Places of which a run sees nothing. Most sockets are there, and resolving the path of each takes several calls.
 const UNSEEN: [&str; 3] = ["/run/", "/var/run/", "/tmp/"];
 
@@ -47,7 +49,7 @@ pub(super) fn below(seen: &[&Path]) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for name in names {
         let (Some(parent), Some(last)) = (name.parent(), name.file_name()) else { continue };
-        let real = parents.entry(parent.to_owned()).or_insert_with(|| fs::canonicalize(parent).ok());
+        let real = parents.entry(parent.to_owned()).or_insert_with(|| real(parent).map(|(real, _)| real));
         let Some(path) = real.as_ref().map(|real| real.join(last)) else { continue };
         let is_socket = || fs::symlink_metadata(&path).is_ok_and(|data| data.file_type().is_socket());
         if seen.iter().any(|seen| path.starts_with(seen)) && is_socket() {

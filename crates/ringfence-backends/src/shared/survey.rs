@@ -15,7 +15,7 @@ use std::fs;
 use std::hash::RandomState;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -241,11 +241,18 @@ fn shown(path: &str) -> Result<(PathBuf, DirectoryId), LaunchError> {
 
 /// Where a path leads, if anywhere, and whether to a directory.
 pub(crate) fn real(path: &Path) -> Option<(PathBuf, bool)> {
-    // Most paths do not exist, and resolving one takes a call for each of its parts.
-    fs::symlink_metadata(path).ok()?;
-    let real = fs::canonicalize(path).ok()?;
-    let directory = real.is_dir();
-    Some((real, directory))
+    // Most paths do not exist, or have no link in them; resolving one takes a call for each of its parts.
+    let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        Ok(opened) if is_plain => Some((path.to_owned(), fs::File::from(opened).metadata().ok()?.is_dir())),
+        Err(Errno::NOENT | Errno::NOTDIR) => None,
+        _ => {
+            let real = fs::canonicalize(path).ok()?;
+            let directory = real.is_dir();
+            Some((real, directory))
+        }
+    }
 }
 
 /// What ends a scan before it is done. A run may have left a workspace that takes long to scan.
