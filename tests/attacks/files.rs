@@ -1,6 +1,7 @@
 //! Files outside, links, devices, the first process and what a run is handed.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
 
@@ -124,6 +125,24 @@ in_every_sandbox! {
         let ran = Ran::from(command.stdin(Stdio::from(directory)).output().unwrap());
         nothing_came_out(&ran, script);
         assert!(!ran.stdout.lines().any(|line| line == "file"), "{ran:?}");
+    }
+
+    /// Somebody else reads the same pipe, or is at the other end of the socket: a shell that takes commands from there.
+    fn standard_input_that_others_read(sandbox: &Sandbox) {
+        let (pipe, other_end) = std::io::pipe().unwrap();
+        let mut same = pipe.try_clone().unwrap();
+        let (socket, mut peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        for input in [Stdio::from(pipe), Stdio::from(std::os::fd::OwnedFd::from(socket))] {
+            let script = "echo evil > /proc/self/fd/0; echo evil >&0; echo done";
+            let mut command = sandbox.place.command(&sandbox.args(&[], &["sh", "-c", script]));
+            let ran = Ran::from(command.stdin(input).output().unwrap());
+            assert!(ran.stdout.ends_with("done\n"), "{ran:?}");
+        }
+        drop(other_end);
+        let (mut written, mut sent) = (String::new(), String::new());
+        same.read_to_string(&mut written).unwrap();
+        peer.read_to_string(&mut sent).unwrap();
+        assert_eq!((written.as_str(), sent.as_str()), ("", ""));
     }
 
     fn the_state_of_ringfence(sandbox: &Sandbox) {

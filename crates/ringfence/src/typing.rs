@@ -1,7 +1,6 @@
 //! A person at the terminal of a run: their own terminal is raw while it lasts, and as it was afterwards.
 
-use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,60 +24,35 @@ pub(crate) fn size() -> TerminalSize {
     })
 }
 
-/// What standard input is, as far as it may be handed to a run: whoever has a descriptor can change the permissions of its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Input {
-    /// `/dev/null`.
-    Nothing,
-    /// It has a name on the host: a file, a directory, a device, a named pipe.
-    Named,
-    /// A pipe or a socket of two programs.
-    Unnamed,
+/// Whether standard input is closed or `/dev/null`.
+pub(crate) fn is_nothing() -> bool {
+    let Ok(data) = rustix::fs::fstat(stdin()) else { return true };
+    let is_device = rustix::fs::FileType::from_raw_mode(data.st_mode).is_char_device();
+    is_device && rustix::fs::stat("/dev/null").is_ok_and(|null| null.st_rdev == data.st_rdev)
 }
 
-impl Input {
-    /// Looks at standard input. One that is closed is nothing.
-    pub(crate) fn look() -> Self {
-        Self::of(stdin())
-    }
-
-    fn of(input: impl AsFd) -> Self {
-        let Ok(data) = rustix::fs::fstat(&input) else { return Self::Nothing };
-        let kind = rustix::fs::FileType::from_raw_mode(data.st_mode);
-        let null = || rustix::fs::stat("/dev/null").is_ok_and(|null| null.st_rdev == data.st_rdev);
-        match kind {
-            kind if kind.is_char_device() && null() => Self::Nothing,
-            kind if kind.is_socket() => Self::Unnamed,
-            kind if kind.is_fifo() && !has_name(&input) => Self::Unnamed,
-            _ => Self::Named,
-        }
-    }
-}
-
-/// Whether a pipe is in a file system that has names.
-#[cfg(target_os = "linux")]
-fn has_name(pipe: impl AsFd) -> bool {
-    /// `PIPEFS_MAGIC`.
-    const PIPES: i64 = 0x5049_5045;
-    #[allow(clippy::unnecessary_cast, reason = "the field differs in width between platforms")]
-    let kind = rustix::fs::fstatfs(pipe).map(|system| system.f_type as i64);
-    kind != Ok(PIPES)
-}
-
-/// No descriptor is handed to a run here.
-#[cfg(not(target_os = "linux"))]
-fn has_name(_: impl AsFd) -> bool {
-    false
-}
-
-/// From now on standard input is a pipe into which goes what is read or typed.
+/// From now on standard input is a pipe into which goes what is read or typed. A run gets no descriptor of the caller: it could
+/// write to a pipe that a shell reads its commands from, connect a socket elsewhere, or change the permissions of a file.
 pub(crate) fn relay() -> io::Result<()> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let mut keyboard = std::fs::File::from(rustix::io::fcntl_dupfd_cloexec(stdin(), 3)?);
     rustix::stdio::dup2_stdin(&read)?;
     let mut write = std::fs::File::from(write);
-    std::thread::Builder::new().name("typing".into()).spawn(move || io::copy(&mut keyboard, &mut write))?;
+    std::thread::Builder::new().name("typing".into()).spawn(move || pass_on(&mut keyboard, &mut write))?;
     Ok(())
+}
+
+/// Copies until there is no more. [`io::copy`] would have the kernel do it, which keeps the pipe locked while it waits: whoever
+/// opens `/dev/stdin` inside would wait too.
+fn pass_on(from: &mut impl Read, to: &mut impl Write) {
+    let mut buffer = [0; 16 << 10];
+    loop {
+        match from.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(count) if count > 0 && to.write_all(&buffer[..count]).is_ok() => {}
+            _ => return,
+        }
+    }
 }
 
 /// The person's terminal, and how it was.

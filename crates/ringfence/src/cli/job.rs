@@ -33,7 +33,7 @@ use crate::render::{Human, Json, Nobody, Through};
 use crate::report::advise;
 use crate::signals::{Hearing, Signals};
 use crate::terminal;
-use crate::typing::{self, AtTerminal, Input};
+use crate::typing::{self, AtTerminal};
 use crate::workspace::Workspace;
 
 /// How long after its time a run's output may still be waiting for its reader.
@@ -376,14 +376,13 @@ impl Asked<'_> {
                 typing::relay().context("the terminal cannot be read")?;
                 Stdin::Inherit
             }
-            Face::Through | Face::Conversation if self.mode().isolates() => match Input::look() {
-                Input::Nothing => Stdin::Empty,
-                Input::Named => {
-                    typing::relay().context("standard input cannot be read")?;
-                    Stdin::Inherit
+            Face::Through | Face::Conversation if self.mode().isolates() => {
+                if typing::is_nothing() {
+                    return Ok(Stdin::Empty);
                 }
-                Input::Unnamed => Stdin::Inherit,
-            },
+                typing::relay().context("standard input cannot be read")?;
+                Stdin::Inherit
+            }
             Face::Through | Face::Conversation => Stdin::Inherit,
         })
     }
