@@ -283,3 +283,38 @@ fn policy_of_a_task_is_kept_as_an_absolute_path() {
     assert_eq!(shown["task"]["spec"]["policy"], policy.to_str().unwrap(), "{shown}");
     place.run(&["task", "add", "--agent", "demo", "--policy", "./missing.json", "x"]).expect_code(125);
 }
+
+/// What a policy lets a run write is known by where it leads, however it is written.
+#[test]
+fn directory_that_a_policy_names_by_tilde_is_one_where_runs_write() {
+    let place = Place::new();
+    let shared = place.home().join("shared");
+    let governing = put(&shared.join("gov.json"), STANDARD);
+    let flagged = put(&shared.join("flagged.json"), STANDARD);
+    let place = place
+        .settings(&format!(r#"{{"agents": {{"strict": {{"cli": "claude", "policy": "{governing}"}}}}}}"#));
+    let wide =
+        put(&place.home().join("wide.json"), r#"{"extends": "standard", "files": {"write": ["~/shared"]}}"#);
+    let script = format!("echo seen > {0}/made; echo evil > {0}/gov.json", shared.display());
+    let words = ["exec", "--mode", "native", "--policy", &wide, "--", "sh", "-c", &script];
+    assert_ne!(place.run(&words).code(), 125);
+    assert_eq!(fs::read_to_string(shared.join("made")).unwrap(), "seen\n");
+    assert_eq!(fs::read_to_string(&governing).unwrap(), STANDARD);
+    let trees = fs::read_to_string(place.state().join("ringfence.trees")).unwrap();
+    assert!(trees.split('\0').any(|tree| Path::new(tree) == shared.canonicalize().unwrap()), "{trees:?}");
+    let ran = place.run(&["exec", "--mode", "native", "--policy", &flagged, "--", "true"]).expect_code(125);
+    assert!(ran.stderr.contains("where runs can write"), "{}", ran.stderr);
+}
+
+#[test]
+fn grant_that_cannot_be_resolved_is_refused() {
+    let place = Place::new();
+    symlink("loop", place.home().join("loop")).unwrap();
+    for key in ["read", "write"] {
+        let text = format!(r#"{{"extends": "standard", "files": {{"{key}": ["~/loop/x"]}}}}"#);
+        let policy = put(&place.home().join("policy.json"), &text);
+        let ran =
+            place.run(&["exec", "--mode", "native", "--policy", &policy, "--", "true"]).expect_code(125);
+        assert!(ran.stderr.contains("loop/x cannot be resolved"), "{}", ran.stderr);
+    }
+}

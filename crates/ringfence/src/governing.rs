@@ -14,6 +14,7 @@ use ringfence_workspace::RunTrees;
 use ringfence_workspace::git::{Located, locate};
 use serde_json::Value;
 
+use crate::grants;
 use crate::installation::{DIRECTORY, Installation, SETTINGS, read_project_document};
 use crate::report::advise;
 
@@ -113,22 +114,28 @@ pub(crate) struct Writable {
 impl Writable {
     /// What a run could write in this workspace, and what others could before it. A run without a boundary is not bounded by
     /// directories: none are its own.
+    /// What is named for reading and writing is resolved here, before anything is concluded from it.
     pub(crate) fn of(
         installation: &Installation,
         workspace: &Path,
-        files: &Files,
+        files: &mut Files,
         isolates: bool,
     ) -> anyhow::Result<Self> {
         let trees = RunTrees::of(&installation.state);
         let earlier =
             trees.list().context("failed to read the list of directories where runs have worked")?;
-        let mut own = Vec::new();
+        let mut writable = Self { own: Vec::new(), earlier, trees, state: installation.state.clone() };
         if isolates {
-            own.extend((files.workspace == WorkspaceAccess::ReadWrite).then(|| workspace.to_owned()));
-            // One that does not exist is refused when the run is staged.
-            own.extend(files.write.iter().filter_map(|path| std::fs::canonicalize(path).ok()));
+            let writes = files.workspace == WorkspaceAccess::ReadWrite;
+            writable.own.extend(writes.then(|| workspace.to_owned()));
+            grants::settle(files, &mut writable, installation)?;
         }
-        Ok(Self { own, earlier, trees, state: installation.state.clone() })
+        Ok(writable)
+    }
+
+    /// Adds directories that the run may write.
+    pub(crate) fn extend(&mut self, granted: Vec<PathBuf>) {
+        self.own.extend(granted);
     }
 
     /// Adds the run's own directories to those of the runs before.

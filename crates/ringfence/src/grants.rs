@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use ringfence_core::policy::Files;
 use ringfence_workspace::git::{Located, locate};
 
@@ -14,25 +14,42 @@ use crate::governing::Writable;
 use crate::installation::Installation;
 use crate::report::advise;
 
-/// Resolves what is named for reading and writing.
+/// Resolves what is named for reading and writing, and adds the latter to what the run may write.
 pub(crate) fn settle(
     files: &mut Files,
-    writable: &Writable,
+    writable: &mut Writable,
     installation: &Installation,
 ) -> anyhow::Result<()> {
     for name in files.read.iter_mut().chain(&mut files.write) {
-        let real = follow(&installation.expand(Path::new(name)), writable)?;
-        if let Some(real) = real.to_str() {
-            *name = real.to_owned();
+        let path = installation.expand(Path::new(name));
+        if !path.is_absolute() {
+            return Err(advise(
+                anyhow!("the path {name} of a policy is not absolute"),
+                "begin it with / or ~/",
+            ));
         }
+        *name = text(path)?;
+    }
+    let ends = files.write.iter().map(|name| Ok(located(Path::new(name))?.end));
+    writable.extend(ends.collect::<anyhow::Result<_>>()?);
+    for name in files.read.iter_mut().chain(&mut files.write) {
+        *name = text(follow(Path::new(name), writable)?)?;
     }
     Ok(())
 }
 
+fn text(path: PathBuf) -> anyhow::Result<String> {
+    path.into_os_string().into_string().map_err(|path| anyhow!("{} is no UTF-8", path.display()))
+}
+
+/// Where a path leads, and how. One that does not exist is refused when the run is staged.
+fn located(path: &Path) -> anyhow::Result<Located> {
+    locate(path).with_context(|| format!("{} cannot be resolved", path.display()))
+}
+
 /// Where a path leads. Over a link that a run could have made, it leads nowhere.
 pub(crate) fn follow(path: &Path, writable: &Writable) -> anyhow::Result<PathBuf> {
-    // One that cannot be followed is reported where it is used.
-    let Ok(Located { links, end, .. }) = locate(path) else { return Ok(path.to_owned()) };
+    let Located { links, end, .. } = located(path)?;
     match links.iter().find(|link| writable.holding(link).is_some()) {
         None => Ok(end),
         Some(link) => Err(advise(

@@ -184,14 +184,11 @@ impl Asked<'_> {
         if mode.isolates() && policy.files.reach == Reach::Workspace {
             self.refuse_home(workspace.path.as_path())?;
         }
-        let (writable, chosen) = self.check_governing(mode, &policy, &workspace, &named)?;
+        let (writable, chosen) = self.check_governing(mode, &mut policy, &workspace, &named)?;
         let attachments = self.options.attachments.as_ref().map(|path| self.installation.expand(path));
         let attachments = attachments.map(|path| grants::follow(&path, &writable)).transpose()?;
-        if mode.isolates() {
-            grants::settle(&mut policy.files, &writable, self.installation)?;
-            if policy.files.reach == Reach::Workspace && !self.options.home_workspace {
-                grants::refuse_home(&policy.files, &self.home())?;
-            }
+        if mode.isolates() && policy.files.reach == Reach::Workspace && !self.options.home_workspace {
+            grants::refuse_home(&policy.files, &self.home())?;
         }
         let governing = self.governing(&writable, &chosen, &named)?;
         let layer = self.layer(mode)?;
@@ -260,11 +257,11 @@ impl Asked<'_> {
         ))
     }
 
-    /// Refuses a policy or a file of variables that a run could have written.
+    /// Resolves what the policy names, and refuses a policy or a file of variables that a run could have written.
     pub(crate) fn check_governing(
         &self,
         mode: Mode,
-        policy: &Policy,
+        policy: &mut Policy,
         workspace: &Workspace,
         named: &Named,
     ) -> anyhow::Result<(Writable, Vec<Chosen>)> {
@@ -278,7 +275,7 @@ impl Asked<'_> {
         let variables = variables.map(|file| Chosen { path: self.installation.expand(file), is_env: true });
         let chosen: Vec<Chosen> = policy_file.into_iter().chain(variables).collect();
         let writable =
-            Writable::of(self.installation, workspace.path.as_path(), &policy.files, mode.isolates())?;
+            Writable::of(self.installation, workspace.path.as_path(), &mut policy.files, mode.isolates())?;
         chosen.iter().try_for_each(|chosen| writable.check(chosen, &policy.files, named))?;
         Ok((writable, chosen))
     }
