@@ -287,3 +287,57 @@ fn workspace_in_the_state_directory_is_refused() {
     fs::create_dir(&beside).unwrap();
     place.run(&["exec", "--cwd", beside.to_str().unwrap(), "--", "true"]).expect_code(0);
 }
+
+/// A link that a run has made is no workspace, however it is named.
+#[test]
+fn workspace_over_a_link_of_a_run_is_refused() {
+    let place = Place::new();
+    let private = place.home().join("private");
+    fs::create_dir_all(private.join("deep")).unwrap();
+    let sub = place.work().join("sub");
+    fs::create_dir(&sub).unwrap();
+    let place = place.settings(&format!(
+        r#"{{"sandbox": {{"mode": "native"}}, "agents": {{"a": {{"cli": "demo", "working_directory": "{}"}}}}}}"#,
+        sub.display()
+    ));
+    place.run(&["exec", "--", "sh", "-ec", "rmdir sub; ln -s ../home/private sub"]).expect_code(0);
+    let deep = sub.join("deep").display().to_string();
+    let sub = sub.display().to_string();
+    let make = ["--", "sh", "-c", "echo x > written"];
+    let mut refused = Vec::new();
+    for named in ["sub", "./sub/deep/..", &sub, &deep] {
+        refused.push(place.run(&[&["exec", "-C", named], &make[..]].concat()));
+        refused.push(place.run(&[
+            "exec",
+            "--mode",
+            "host",
+            "-C",
+            named,
+            "--",
+            "sh",
+            "-c",
+            "echo x > written",
+        ]));
+        refused.push(place.run(&["task", "add", "--agent", "demo", "-C", named, "x"]));
+    }
+    refused.push(place.run(&["run", "--agent", "a", "x"]));
+    refused.push(place.run(&["task", "add", "--agent", "a", "x"]));
+    for options in ["", "-C .", "-C deep"] {
+        let binary = crate::support::BINARY;
+        refused.push(place.shell(&format!("cd sub && exec {binary} task add --agent demo {options} x")));
+        refused.push(
+            place.shell(&format!("cd sub && exec {binary} exec {options} -- sh -c 'echo x > written'")),
+        );
+    }
+    for ran in refused {
+        assert_eq!(ran.code(), 125, "{ran:?}");
+        assert!(ran.stderr.contains("/work/sub, which a run could have made"), "{ran:?}");
+    }
+    assert!(!private.join("written").exists() && !private.join("deep/written").exists());
+    // Where it leads can be named.
+    place.run(&["exec", "-C", private.to_str().unwrap(), "--", "true"]).expect_code(0);
+    // A link of the user is followed.
+    let own = place.home().join("own");
+    symlink(&private, &own).unwrap();
+    place.run(&["exec", "-C", own.to_str().unwrap(), "--", "true"]).expect_code(0);
+}

@@ -147,15 +147,16 @@ fn a_workspace_that_is_a_link() {
     let place = Place::new();
     let real = place.home().join("real");
     fs::create_dir(&real).unwrap();
-    symlink(&real, place.work().join("link")).unwrap();
+    symlink(&real, place.home().join("link")).unwrap();
+    let link = place.home().join("link").display().to_string();
     let ran = place
-        .run(&["exec", "--mode", "native", "-C", "link", "--", "sh", "-c", "pwd; echo 1 > f"])
+        .run(&["exec", "--mode", "native", "-C", &link, "--", "sh", "-c", "pwd; echo 1 > f"])
         .expect_code(0);
     assert_eq!(ran.stdout, "/workspace\n");
     assert!(real.join("f").exists());
     // What is above the real place is not there.
     let above = "ls ../home ../../home /workspace/../real 2>/dev/null";
-    let ran = place.run(&["exec", "--mode", "native", "-C", "link", "--", "sh", "-c", above]);
+    let ran = place.run(&["exec", "--mode", "native", "-C", &link, "--", "sh", "-c", above]);
     assert_eq!(ran.stdout, "");
 }
 

@@ -121,16 +121,21 @@ impl Writable {
         files: &mut Files,
         isolates: bool,
     ) -> anyhow::Result<Self> {
-        let trees = RunTrees::of(&installation.state);
-        let earlier =
-            trees.list().context("failed to read the list of directories where runs have worked")?;
-        let mut writable = Self { own: Vec::new(), earlier, trees, state: installation.state.clone() };
+        let mut writable = Self::earlier(installation)?;
         if isolates {
             let writes = files.workspace == WorkspaceAccess::ReadWrite;
             writable.own.extend(writes.then(|| workspace.to_owned()));
             grants::settle(files, &mut writable, installation)?;
         }
         Ok(writable)
+    }
+
+    /// What the runs before could write.
+    pub(crate) fn earlier(installation: &Installation) -> anyhow::Result<Self> {
+        let trees = RunTrees::of(&installation.state);
+        let earlier =
+            trees.list().context("failed to read the list of directories where runs have worked")?;
+        Ok(Self { own: Vec::new(), earlier, trees, state: installation.state.clone() })
     }
 
     /// Adds directories that the run may write.

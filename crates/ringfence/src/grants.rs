@@ -1,5 +1,4 @@
-//! Paths that a run is given besides its workspace: what policies and flags name for reading and writing, and where attachments
-//! are put.
+//! Paths that a run is given: its workspace, what policies and flags name for reading and writing, and where attachments are put.
 //!
 //! A run may have put a symbolic link where the user named a directory, in an earlier run or while another one goes on. So a name is
 //! resolved at every start, it must not lead over a link that a run could have made, and from there on only what was found is used.
@@ -49,7 +48,20 @@ fn located(path: &Path) -> anyhow::Result<Located> {
 
 /// Where a path leads. Over a link that a run could have made, it leads nowhere.
 pub(crate) fn follow(path: &Path, writable: &Writable) -> anyhow::Result<PathBuf> {
-    let Located { links, end, .. } = located(path)?;
+    follow_located(path, located(path)?, writable)
+}
+
+/// Where a workspace leads. What earlier runs could write is only looked up if its path leads over a link.
+pub(crate) fn follow_workspace(path: &Path, installation: &Installation) -> anyhow::Result<PathBuf> {
+    let located = located(path)?;
+    if located.links.is_empty() {
+        return Ok(located.end);
+    }
+    follow_located(path, located, &Writable::earlier(installation)?)
+}
+
+fn follow_located(path: &Path, located: Located, writable: &Writable) -> anyhow::Result<PathBuf> {
+    let Located { links, end, .. } = located;
     match links.iter().find(|link| writable.holding(link).is_some()) {
         None => Ok(end),
         Some(link) => Err(advise(

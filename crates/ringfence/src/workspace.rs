@@ -13,6 +13,7 @@ use ringfence_workspace::git::lexical;
 use ringfence_workspace::{Directory, DirectoryError};
 
 use crate::cli::Options;
+use crate::grants;
 use crate::installation::Installation;
 use crate::report::advise;
 use crate::terminal;
@@ -37,6 +38,7 @@ impl Workspace {
             return Ok(Self { path: HostPath::new(path)?, id });
         }
         let chosen = options.cwd.as_deref().or_else(|| agent?.working_directory.as_deref());
+        refuse_way_to(chosen, installation)?;
         match chosen {
             Some(path) => {
                 let workspace = Self::named(installation, path)?;
@@ -54,8 +56,8 @@ impl Workspace {
     pub(crate) fn named(installation: &Installation, path: &Path) -> anyhow::Result<Self> {
         let path = installation.expand(path);
         let unusable = || format!("the workspace {} cannot be used", path.display());
-        let real = std::fs::canonicalize(&path).with_context(unusable)?;
-        if !real.is_dir() {
+        let real = grants::follow_workspace(&path, installation).with_context(unusable)?;
+        if !std::fs::symlink_metadata(&real).with_context(unusable)?.is_dir() {
             bail!("the workspace {} is not a directory", path.display());
         }
         refuse_state(&real, &installation.state)?;
@@ -67,6 +69,22 @@ impl Workspace {
         let id = Directory::open(path).map_err(refused)?.id();
         Ok(Self { path: HostPath::new(path)?, id })
     }
+}
+
+/// Refuses a workspace that is the current directory, or named from there, if the shell came there over a link that a run could have made: the kernel tells only where it led.
+pub(crate) fn refuse_way_to(chosen: Option<&Path>, installation: &Installation) -> anyhow::Result<()> {
+    if chosen.is_some_and(|path| path.is_absolute() || path.starts_with("~")) {
+        return Ok(());
+    }
+    let Some(way) = installation.env.get("PWD").map(Path::new).filter(|way| way.is_absolute()) else {
+        return Ok(());
+    };
+    let Ok(here) = installation.cwd() else { return Ok(()) };
+    // The variable may be left from elsewhere.
+    if way == here || std::fs::canonicalize(way).ok().as_deref() != Some(here) {
+        return Ok(());
+    }
+    grants::follow_workspace(way, installation).map(drop)
 }
 
 /// Prints where a named directory is, if its path leads through a symbolic link: a run in a directory above may have made

@@ -24,6 +24,7 @@ use crate::installation::Installation;
 use crate::render::{Human, ago};
 use crate::report::advise;
 use crate::terminal;
+use crate::workspace::refuse_way_to;
 
 /// Work that is done in its turn.
 #[derive(clap::Subcommand)]
@@ -338,7 +339,10 @@ fn base(args: AddArgs, installation: &Installation) -> anyhow::Result<TaskSpec> 
             Some(path) if installation.is_remote() && !path.is_absolute() => {
                 bail!("`{}` is no absolute path, and the daemon is elsewhere", path.display())
             }
-            path => path.map(|path| installation.expand(&path)),
+            path => {
+                refuse_way_to(path.as_deref(), installation)?;
+                path.map(|path| installation.expand(&path))
+            }
         },
         workspace: args.workspace,
         mode: args.mode,
