@@ -179,3 +179,20 @@ fn programs_of_a_directory_of_the_user_are_started() {
         assert!(names.lines().any(|line| line == name), "{name}: {names}");
     }
 }
+
+/// One run in the home does not hide the workspaces below it.
+#[test]
+fn programs_of_a_workspace_below_a_home_where_a_run_worked_are_not_started() {
+    let place = place(&["/home/project/bin"]).env("GH_TOKEN", "x".to_owned());
+    let started = place.home().join("started");
+    let (home, project) = (place.home().display().to_string(), place.home().join("project"));
+    leave_programs(&project.join("bin"), &started);
+    place.run(&["exec", "--home-workspace", "-C", &home, "--", "/bin/true"]).expect_code(0);
+    fs::remove_file(&started).ok();
+    place.run(&["exec", "-C", project.to_str().unwrap(), "--", "/bin/true"]).expect_code(0);
+    fs::remove_file(&started).ok();
+    for command in COMMANDS {
+        place.run(command);
+        assert!(!started.exists(), "{command:?}: {}", fs::read_to_string(&started).unwrap_or_default());
+    }
+}

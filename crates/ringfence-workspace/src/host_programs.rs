@@ -93,21 +93,43 @@ impl HostPrograms {
     /// The directories below which nothing is started. One that holds the system's programs or the home is none: what is in it
     /// stays. `None` if the list of runs cannot be read: then nothing is known to be safe.
     fn workspaces(&self) -> Option<Vec<PathBuf>> {
-        let real = |path: &Path| path.canonicalize().ok();
-        let system: Vec<PathBuf> = SYSTEM_PATHS.iter().filter_map(|path| real(Path::new(path))).collect();
-        let is_narrow = |tree: &PathBuf, home: &Option<PathBuf>| {
-            !system.iter().chain(home).any(|path| path.starts_with(tree))
-        };
+        let system = Breadth::new(None);
         let named = |exclusion: &Exclusion| {
-            real(&exclusion.workspace).filter(|tree| is_narrow(tree, &real(&exclusion.home)))
+            let breadth = system.clone().with(&exclusion.home);
+            real(&exclusion.workspace).filter(|tree| breadth.is_narrow(tree))
         };
         let mut workspaces: Vec<PathBuf> = self.exclusions.iter().filter_map(named).collect();
         if let Some((trees, home)) = &self.runs {
-            let home = real(home);
-            workspaces.extend(trees.list().ok()?.into_iter().filter(|tree| is_narrow(tree, &home)));
+            let breadth = system.clone().with(home);
+            workspaces.extend(trees.list().ok()?.into_iter().filter(|tree| breadth.is_narrow(tree)));
         }
         Some(workspaces)
     }
+}
+
+/// What makes a directory too wide to start nothing below it.
+#[derive(Debug, Clone)]
+pub(crate) struct Breadth(Vec<PathBuf>);
+
+impl Breadth {
+    /// The system's programs, and a home.
+    pub(crate) fn new(home: Option<&Path>) -> Self {
+        Self(SYSTEM_PATHS.iter().map(Path::new).chain(home).filter_map(real).collect())
+    }
+
+    fn with(mut self, home: &Path) -> Self {
+        self.0.extend(real(home));
+        self
+    }
+
+    /// Whether a directory holds none of it.
+    pub(crate) fn is_narrow(&self, tree: &Path) -> bool {
+        !self.0.iter().any(|path| path.starts_with(tree))
+    }
+}
+
+fn real(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok()
 }
 
 /// Whether a path, every link on its way and what it leads to lie in no workspace: a run could make any of them lead elsewhere.
@@ -225,7 +247,7 @@ mod tests {
         let trees = RunTrees::of(place.path());
         let programs = HostPrograms::new(&path).outside_of_runs(trees.clone(), &at("home"));
         assert_eq!(programs.find("tool"), Some(at("other/bin/tool")));
-        trees.add(&[at("other"), "/usr".into()]).unwrap();
+        trees.add(&[at("other"), "/usr".into()], &at("home")).unwrap();
         assert_eq!(programs.find("tool"), Some(at("outside/tool")));
         assert_eq!(programs.path(), at("outside").as_os_str());
         // A list that cannot be read names nothing that is safe.

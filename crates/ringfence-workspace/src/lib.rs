@@ -23,6 +23,6 @@ pub use file::{ReadError, read_bounded};
 pub use hidden::HiddenFiles;
 pub use host_programs::{HostPrograms, is_executable};
 pub use remove::{remove_tree, remove_tree_until};
-pub use run_trees::RunTrees;
+pub use run_trees::{RunTrees, missing as missing_trees};
 pub use stubs::{StubContent, StubList};
 pub use walk::{Bounds, Next, Unvisited, Visit, walk};

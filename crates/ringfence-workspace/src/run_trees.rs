@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::file::{ReadError, read_bounded};
+use crate::host_programs::Breadth;
 
 /// Most directories in the list. Beyond that, those that are gone are left out, then the oldest.
 const MAX_TREES: usize = 4096;
@@ -46,16 +47,17 @@ impl RunTrees {
         Ok(text.split_terminator('\0').map(PathBuf::from).collect())
     }
 
-    /// Adds directories, unless they are in the list or below one that is. Mostly they are.
-    pub fn add(&self, trees: &[PathBuf]) -> io::Result<()> {
-        if missing(&self.list()?, trees).is_empty() {
+    /// Adds directories, unless they are in the list or below one that is. Below one that holds the home or the system's programs
+    /// they are added too: programs are started from there, so it alone excludes none.
+    pub fn add(&self, trees: &[PathBuf], home: &Path) -> io::Result<()> {
+        if missing(&self.list()?, trees, home).is_empty() {
             return Ok(());
         }
         let lock = self.file.with_extension("trees.lock");
         let lock = OpenOptions::new().create(true).append(true).mode(0o600).open(lock)?;
         flock(&lock, FlockOperation::LockExclusive)?;
         let known = self.list()?;
-        let new = missing(&known, trees);
+        let new = missing(&known, trees, home);
         if known.len() + new.len() > MAX_TREES {
             return self.replace(known.into_iter().chain(new).collect());
         }
@@ -75,10 +77,17 @@ impl RunTrees {
     }
 }
 
-/// Those that are neither in a list nor below one of its directories.
-fn missing(known: &[PathBuf], trees: &[PathBuf]) -> Vec<PathBuf> {
-    let is_known = |tree: &Path| known.iter().any(|known| tree.starts_with(known));
-    trees.iter().filter(|tree| !is_known(tree)).cloned().collect()
+/// Those that are neither in a list nor below one of its directories that excludes programs.
+pub fn missing(known: &[PathBuf], trees: &[PathBuf], home: &Path) -> Vec<PathBuf> {
+    // Mostly they are in the list, and nothing has to be resolved.
+    let unlisted: Vec<&PathBuf> = trees.iter().filter(|tree| !known.contains(tree)).collect();
+    if unlisted.is_empty() {
+        return Vec::new();
+    }
+    let breadth = Breadth::new(Some(home));
+    let narrow: Vec<&PathBuf> = known.iter().filter(|tree| breadth.is_narrow(tree)).collect();
+    let is_known = |tree: &Path| narrow.iter().any(|known| tree.starts_with(known));
+    unlisted.into_iter().filter(|tree| !is_known(tree)).cloned().collect()
 }
 
 /// Paths that are no UTF-8 are refused before a run begins.
@@ -92,7 +101,7 @@ fn encoded(trees: &[PathBuf]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use super::{MAX_TREES, RunTrees};
 
@@ -102,9 +111,21 @@ mod tests {
         let trees = RunTrees::of(state.path());
         assert_eq!(trees.list().unwrap(), Vec::<PathBuf>::new());
         for tree in ["/a/b", "/a/b", "/a/b/c", "/a/bc", "/a\nb"] {
-            trees.add(&[tree.into()]).unwrap();
+            trees.add(&[tree.into()], Path::new("/home")).unwrap();
         }
         assert_eq!(trees.list().unwrap(), ["/a/b", "/a/bc", "/a\nb"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn directories_below_one_that_holds_the_home_or_the_system_are_added() {
+        let state = tempfile::tempdir().unwrap();
+        let home = state.path().canonicalize().unwrap();
+        let trees = RunTrees::of(state.path());
+        let at = |name: &str| home.join(name);
+        for tree in [home.clone(), at("a"), at("a/b"), at("a"), "/usr".into(), "/usr/src".into()] {
+            trees.add(&[tree], &home).unwrap();
+        }
+        assert_eq!(trees.list().unwrap(), [home.clone(), at("a"), "/usr".into(), "/usr/src".into()]);
     }
 
     #[test]
@@ -112,10 +133,11 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let trees = RunTrees::of(state.path());
         let gone: Vec<PathBuf> = (0..MAX_TREES - 1).map(|n| format!("/nowhere/{n}").into()).collect();
-        trees.add(&[state.path().to_owned()]).unwrap();
-        trees.add(&gone).unwrap();
+        let home = Path::new("/nowhere/home");
+        trees.add(&[state.path().to_owned()], home).unwrap();
+        trees.add(&gone, home).unwrap();
         assert_eq!(trees.list().unwrap().len(), MAX_TREES);
-        trees.add(&["/usr".into()]).unwrap();
+        trees.add(&["/usr".into()], home).unwrap();
         assert_eq!(trees.list().unwrap(), [state.path().to_owned(), "/usr".into()]);
     }
 }

@@ -10,8 +10,8 @@ use anyhow::{Context, anyhow};
 use ringfence_core::config::{Document, Kind, Layers};
 use ringfence_core::policy::{Files, WorkspaceAccess};
 use ringfence_store::atomic;
-use ringfence_workspace::RunTrees;
 use ringfence_workspace::git::{Located, locate};
+use ringfence_workspace::{RunTrees, missing_trees};
 use serde_json::Value;
 
 use crate::grants;
@@ -109,6 +109,7 @@ pub(crate) struct Writable {
     trees: RunTrees,
     /// The state directory, which no run sees.
     state: PathBuf,
+    home: PathBuf,
 }
 
 impl Writable {
@@ -135,7 +136,8 @@ impl Writable {
         let trees = RunTrees::of(&installation.state);
         let earlier =
             trees.list().context("failed to read the list of directories where runs have worked")?;
-        Ok(Self { own: Vec::new(), earlier, trees, state: installation.state.clone() })
+        let (state, home) = (installation.state.clone(), installation.home.clone());
+        Ok(Self { own: Vec::new(), earlier, trees, state, home })
     }
 
     /// Adds directories that the run may write.
@@ -145,11 +147,10 @@ impl Writable {
 
     /// Adds the run's own directories to those of the runs before.
     pub(crate) fn note(&self) -> anyhow::Result<()> {
-        let is_known = |tree: &PathBuf| self.earlier.iter().any(|known| tree.starts_with(known));
-        if self.own.iter().all(is_known) {
+        if missing_trees(&self.earlier, &self.own, &self.home).is_empty() {
             return Ok(());
         }
-        let noted = atomic::private_dir(&self.state).and_then(|()| self.trees.add(&self.own));
+        let noted = atomic::private_dir(&self.state).and_then(|()| self.trees.add(&self.own, &self.home));
         noted.with_context(|| format!("failed to write to {}", self.state.display()))
     }
 
