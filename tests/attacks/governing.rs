@@ -318,3 +318,14 @@ fn grant_that_cannot_be_resolved_is_refused() {
         assert!(ran.stderr.contains("loop/x cannot be resolved"), "{}", ran.stderr);
     }
 }
+
+/// `--env-file=~/f`, which no shell expands, is the file that was checked.
+#[test]
+fn variables_are_read_from_the_file_that_was_checked() {
+    let place = Place::new().env("SECRET", "canary".to_owned());
+    put(&place.home().join("vars"), "GIVEN=1\n");
+    exec(&place, "mkdir '~'; echo SECRET > '~/vars'").expect_code(0);
+    let script = "echo $GIVEN $SECRET";
+    let ran = place.run(&["exec", "--mode", "native", "--env-file=~/vars", "--", "sh", "-c", script]);
+    assert_eq!(ran.expect_code(0).stdout, "1\n");
+}

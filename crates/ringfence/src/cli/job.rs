@@ -271,8 +271,8 @@ impl Asked<'_> {
             }
             _ => None,
         };
-        let variables = self.options.env_file.iter();
-        let variables = variables.map(|file| Chosen { path: self.installation.expand(file), is_env: true });
+        let variables = self.options.env_files(self.installation);
+        let variables = variables.map(|path| Chosen { path, is_env: true });
         let chosen: Vec<Chosen> = policy_file.into_iter().chain(variables).collect();
         let writable =
             Writable::of(self.installation, workspace.path.as_path(), &mut policy.files, mode.isolates())?;

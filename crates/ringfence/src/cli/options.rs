@@ -111,11 +111,16 @@ impl Options {
         }
     }
 
+    /// The files of variables, as they are checked and read.
+    pub(crate) fn env_files(&self, installation: &Installation) -> impl Iterator<Item = PathBuf> {
+        self.env_file.iter().map(|file| installation.expand(file))
+    }
+
     /// The variables that the flags name, files first.
     pub(crate) fn variables(&self, installation: &Installation) -> anyhow::Result<BTreeMap<String, String>> {
         let mut variables = BTreeMap::new();
-        for file in &self.env_file {
-            let text = read_text(file)?.with_context(|| format!("{} is not there", file.display()))?;
+        for file in self.env_files(installation) {
+            let text = read_text(&file)?.with_context(|| format!("{} is not there", file.display()))?;
             for (number, line) in text.lines().enumerate() {
                 let line = line.trim();
                 if line.is_empty() || line.starts_with('#') {
