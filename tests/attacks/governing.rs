@@ -41,7 +41,7 @@ in_every_sandbox! {
         );
         for file in [".ringfence/policy.json", "pkg/sub/.ringfence/policy.json"] {
             sandbox.put(file, STANDARD);
-            for options in [&[][..], &["--policy", file], &["--policy", &lax]] {
+            for options in [&[][..], &["--policy", ".ringfence/policy.json"], &["--policy", &lax]] {
                 for attempt in attempts(file) {
                     sandbox.exec(options, &["sh", "-c", &attempt]);
                     assert_eq!(sandbox.place.read(file), STANDARD, "{options:?}: {attempt}");
@@ -75,7 +75,14 @@ in_every_sandbox! {
 #[test]
 fn policy_and_variables_where_a_run_can_write_are_refused() {
     let place = Place::new();
-    for file in ["policy.json", "conf/policy.json", "vars", "conf/.env"] {
+    for file in [
+        "policy.json",
+        "conf/policy.json",
+        "vars",
+        "conf/.env",
+        "pkg/.ringfence/p.json",
+        "pkg/.ringfence/vars",
+    ] {
         let (flag, text) =
             if file.ends_with("json") { ("--policy", STANDARD) } else { ("--env-file", "A=1\n") };
         put(&place.work().join(file), text);
@@ -87,7 +94,7 @@ fn policy_and_variables_where_a_run_can_write_are_refused() {
         );
     }
     // What is protected or hidden in every run is accepted.
-    for file in [".ringfence/p.json", ".ringfence/vars", "pkg/.ringfence/deep/vars", ".env"] {
+    for file in [".ringfence/p.json", ".ringfence/vars", ".ringfence/deep/vars", ".env"] {
         let (flag, text) =
             if file.ends_with("json") { ("--policy", STANDARD) } else { ("--env-file", "A=1\n") };
         put(&place.work().join(file), text);
@@ -328,4 +335,27 @@ fn variables_are_read_from_the_file_that_was_checked() {
     let script = "echo $GIVEN $SECRET";
     let ran = place.run(&["exec", "--mode", "native", "--env-file=~/vars", "--", "sh", "-c", script]);
     assert_eq!(ran.expect_code(0).stdout, "1\n");
+}
+
+/// Below the root, and in what is given besides the workspace, a run can make a directory for policies.
+#[test]
+fn directory_for_policies_that_a_run_made_protects_nothing() {
+    let place = Place::new();
+    let shared = place.home().join("shared");
+    fs::create_dir(&shared).unwrap();
+    let write = shared.to_str().unwrap();
+    let make = format!(
+        "for d in pkg {write}; do mkdir -p $d/.ringfence; echo '{STANDARD}' > $d/.ringfence/p.json; done"
+    );
+    place.run(&["exec", "--mode", "native", "--write", write, "--", "sh", "-ec", &make]).expect_code(0);
+    let given = shared.join(".ringfence/p.json").display().to_string();
+    for (directory, policy) in
+        [(".", "pkg/.ringfence/p.json"), ("pkg", "pkg/.ringfence/p.json"), (write, &given)]
+    {
+        for mode in ["native", "host"] {
+            let words = ["exec", "--mode", mode, "-C", directory, "--policy", policy, "--", "true"];
+            let ran = place.run(&words).expect_code(125);
+            assert!(ran.stderr.contains("where runs can write"), "{words:?}: {}", ran.stderr);
+        }
+    }
 }

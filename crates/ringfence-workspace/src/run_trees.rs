@@ -33,6 +33,11 @@ impl RunTrees {
         Self { file: state.join(Self::FILE_NAME) }
     }
 
+    /// The list of those that were no workspace, but given besides: nothing is reserved in their roots.
+    pub fn granted(state: &Path) -> Self {
+        Self { file: state.join("ringfence.grants") }
+    }
+
     /// The directories, links resolved as they were when a run began there.
     pub fn list(&self) -> io::Result<Vec<PathBuf>> {
         let file = match File::open(&self.file) {

@@ -2,8 +2,10 @@
 //!
 //! A run must not write any of it, also not what only another run uses: the other one may have more rights. What the settings name
 //! is protected in every run that could write it. A file that only a flag names is not known to the runs before, so it must not
-//! lie where one could write, unless in a directory `.ringfence`, which is protected in every run.
+//! lie where one could write, unless in the directory `.ringfence` of a workspace's root, which is reserved in every run. Below the
+//! root, and in what is given besides, a run can make such a directory.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -106,6 +108,8 @@ pub(crate) struct Writable {
     own: Vec<PathBuf>,
     /// Those of the runs before.
     earlier: Vec<PathBuf>,
+    /// Those of the run itself that are not its workspace.
+    granted: Vec<PathBuf>,
     trees: RunTrees,
     /// The state directory, which no run sees.
     state: PathBuf,
@@ -137,21 +141,43 @@ impl Writable {
         let earlier =
             trees.list().context("failed to read the list of directories where runs have worked")?;
         let (state, home) = (installation.state.clone(), installation.home.clone());
-        Ok(Self { own: Vec::new(), earlier, trees, state, home })
+        Ok(Self { own: Vec::new(), earlier, granted: Vec::new(), trees, state, home })
     }
 
     /// Adds directories that the run may write.
     pub(crate) fn extend(&mut self, granted: Vec<PathBuf>) {
+        // What lies in the workspace is protected with it.
+        let besides = granted.iter().filter(|path| !self.is_own(path)).cloned();
+        self.granted = besides.collect();
         self.own.extend(granted);
     }
 
     /// Adds the run's own directories to those of the runs before.
     pub(crate) fn note(&self) -> anyhow::Result<()> {
+        let failed = || format!("failed to write to {}", self.state.display());
+        self.note_granted().with_context(failed)?;
         if missing_trees(&self.earlier, &self.own, &self.home).is_empty() {
             return Ok(());
         }
         let noted = atomic::private_dir(&self.state).and_then(|()| self.trees.add(&self.own, &self.home));
-        noted.with_context(|| format!("failed to write to {}", self.state.display()))
+        noted.with_context(failed)
+    }
+
+    /// Adds what is given besides the workspace to what was given to the runs before.
+    fn note_granted(&self) -> io::Result<()> {
+        if self.granted.is_empty() {
+            return Ok(());
+        }
+        atomic::private_dir(&self.state)?;
+        RunTrees::granted(&self.state).add(&self.granted, &self.home)
+    }
+
+    /// Whether a directory was ever given to a run without being its workspace.
+    fn was_granted(&self, tree: &Path) -> bool {
+        // What cannot be read may name it.
+        let before = RunTrees::granted(&self.state).list();
+        self.granted.iter().any(|known| known == tree)
+            || before.map_or(true, |known| known.iter().any(|known| known == tree))
     }
 
     /// The outermost directory that a run could write and that holds a path.
@@ -173,8 +199,10 @@ impl Writable {
         }
         let Some(tree) = self.holding(&end) else { return Ok(()) };
         let below = end.strip_prefix(tree).unwrap_or(&end);
-        let is_protected = below.parent().is_some_and(|above| above.iter().any(|part| part == DIRECTORY))
-            || locate(&self.state).is_ok_and(|state| end.starts_with(state.end));
+        let is_reserved = below.starts_with(DIRECTORY) && below != Path::new(DIRECTORY);
+        let is_granted = is_reserved && self.was_granted(tree);
+        let is_protected =
+            (is_reserved && !is_granted) || locate(&self.state).is_ok_and(|state| end.starts_with(state.end));
         // Hidden files cannot be changed. Below the root, a directory above one could be replaced.
         let is_hidden = chosen.is_env
             && below.parent() == Some(Path::new(""))
@@ -184,9 +212,14 @@ impl Writable {
         }
         let name = end.file_name().unwrap_or_default();
         let moved = tree.join(DIRECTORY).join(name);
+        let remedy = match is_granted {
+            true => "keep it outside of all directories where runs can write, or name it in the settings"
+                .to_owned(),
+            false => format!("move it to {}, which no run can write, and name it there", moved.display()),
+        };
         Err(advise(
             anyhow!("{shown} governs the run, and lies in {}, where runs can write", tree.display()),
-            format!("move it to {}, which no run can write, and name it there", moved.display()),
+            remedy,
         ))
     }
 
