@@ -196,3 +196,21 @@ fn programs_of_a_workspace_below_a_home_where_a_run_worked_are_not_started() {
         assert!(!started.exists(), "{command:?}: {}", fs::read_to_string(&started).unwrap_or_default());
     }
 }
+
+/// Interpreters load what lies in the current directory.
+#[test]
+fn helpers_for_credentials_do_not_stand_in_the_workspace() {
+    let place = Place::new();
+    let (home, started) = (place.home().display().to_string(), place.home().join("started"));
+    fs::write(place.home().join("where.sh"), format!("pwd > {home}/where; echo secret\n")).unwrap();
+    let place = place.settings(&format!(
+        r#"{{"sandbox": {{"mode": "native"}},
+            "broker": {{"credentials": ["a.example x-key: {{command:sh {home}/where.sh}}",
+                                        "b.example x-key: {{command:python3 -m ringfence_left_this}}"]}}}}"#
+    ));
+    let left = format!("open('{}', 'w').write('x'); print('secret')\n", started.display());
+    fs::write(place.work().join("ringfence_left_this.py"), left).unwrap();
+    let ran = place.run(&["exec", "--allow", "a.example", "--allow", "b.example", "--", "true"]);
+    assert!(!started.exists(), "{ran:?}");
+    assert_eq!(fs::read_to_string(place.home().join("where")).unwrap(), "/\n", "{ran:?}");
+}

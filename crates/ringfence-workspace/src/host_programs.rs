@@ -75,10 +75,11 @@ impl HostPrograms {
         programs.find(usable).filter(|_| !name.is_empty())
     }
 
-    /// The command that starts a program. It searches the same directories for programs of its own.
+    /// The command that starts a program. It searches the same directories for programs of its own, and does not stand in the
+    /// workspace: many interpreters load what lies in the current directory.
     pub fn command(&self, name: &str) -> Option<Command> {
         let mut command = Command::new(self.find(name)?);
-        command.env("PATH", self.path());
+        command.env("PATH", self.path()).env_remove("PWD").current_dir("/");
         Some(command)
     }
 
@@ -195,6 +196,7 @@ mod tests {
         let searched = programs.path().into_string().unwrap();
         assert_eq!(searched, format!("{}:{}", at("links").display(), at("outside").display()));
         let command = programs.command("tool").unwrap();
+        assert_eq!(command.get_current_dir(), Some(Path::new("/")));
         assert!(command.get_envs().any(|(name, value)| name == "PATH" && value == Some(searched.as_ref())));
         // Without the workspace only relative entries are left out.
         assert_eq!(HostPrograms::new(&path.join(":")).find("tool"), Some(at("work/bin/tool")));

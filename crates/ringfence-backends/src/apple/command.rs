@@ -34,7 +34,8 @@ pub(super) struct Program {
 /// What it prints, or what it complains of.
 pub(super) fn ask(program: &Program, words: &[&str]) -> Result<String, Failure> {
     let mut command = Command::new(&program.file);
-    let asked = command.args(words).env("PATH", &program.path).stdin(Stdio::null()).output();
+    command.args(words).env("PATH", &program.path).current_dir("/");
+    let asked = command.stdin(Stdio::null()).output();
     let output = asked.map_err(|error| Failure::new(FailureClass::RuntimeMissing, error.to_string()))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -51,6 +51,7 @@ impl Store {
             },
             Store::Keychain { program, service, account } => {
                 let mut command = Command::new(program);
+                command.current_dir("/");
                 command.args(["find-generic-password", "-s", service, "-a", account, "-w"]);
                 let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output()?;
                 if !output.status.success() {
@@ -69,6 +70,7 @@ impl Store {
             Store::Keychain { program, service, account } => {
                 // By its input: what is on a command line everybody sees.
                 let mut command = Command::new(program);
+                command.current_dir("/");
                 let mut child = command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
                 let hex: String = document.to_string().bytes().map(|byte| format!("{byte:02x}")).collect();
                 let line = format!("add-generic-password -U -s \"{service}\" -a \"{account}\" -X {hex}\n");
