@@ -92,3 +92,46 @@ fn links_and_special_files_are_not_attached() {
         assert!(text.contains(&format!("- {name}: ")) && !text.contains("secret"), "{make}: {text}");
     }
 }
+
+/// The agent chooses the names of the copies: none is one that a program of the user executes.
+#[test]
+fn a_copy_has_no_name_that_a_program_executes() {
+    let place = Place::new();
+    let out = place.work().join("out");
+    fs::create_dir(&out).unwrap();
+    let script = "mkdir d; echo gitdir: g > d/.git; echo x > d/.envrc; cp d/.envrc d/package.json; \
+        echo [send_file: d/.git] [send_file: d/.envrc] [send_file: d/package.json]";
+    let result = reply(&place, script, &["--attachments", out.to_str().unwrap()]);
+    assert_eq!(result["attachments"].as_array().map_or(0, Vec::len), 3, "{result}");
+    let mut names: Vec<_> =
+        fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["attachment-envrc.txt", "attachment-git.txt", "attachment-package.json.txt"]);
+}
+
+#[test]
+fn attachments_are_not_copied_to_the_home_or_a_secret() {
+    let place = Place::new();
+    let home = place.home();
+    for directory in [home.clone(), home.parent().unwrap().to_owned(), home.join(".ssh"), home.join("p/.git")]
+    {
+        let directory = directory.to_str().unwrap();
+        let words = ["run", "--mode", "native", "--agent", "command", "--command", "true"];
+        let ran = place.run(&[&words[..], &["--attachments", directory]].concat()).expect_code(125);
+        assert!(ran.stderr.contains("named for attachments"), "{directory}: {ran:?}");
+    }
+    assert!(!home.join(".ssh").exists() && !home.join("p").exists());
+}
+
+/// What lies among the copies is an agent's, so it governs no run.
+#[test]
+fn a_policy_among_attachments_is_refused() {
+    let place = Place::new();
+    let out = place.home().join("out");
+    let script = r#"echo "{\"extends\": \"standard\"}" > p.json; echo "[send_file: p.json]""#;
+    reply(&place, script, &["--attachments", out.to_str().unwrap()]);
+    let policy = out.join("p.json");
+    assert!(policy.exists());
+    let ran = place.run(&["exec", "--policy", policy.to_str().unwrap(), "--", "true"]).expect_code(125);
+    assert!(ran.stderr.contains("where runs can write"), "{ran:?}");
+}

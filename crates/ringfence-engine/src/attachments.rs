@@ -12,6 +12,7 @@ use globset::GlobSet;
 use ring::digest::{Context, SHA256};
 use ringfence_core::event::Attachment;
 use ringfence_core::paths::{GuestPath, PathMapping};
+use ringfence_workspace::executed::executed_by;
 use ringfence_workspace::{Directory, HiddenFiles, Metadata};
 use rustix::io::Errno;
 
@@ -44,11 +45,53 @@ impl Unreadable {
     }
 }
 
+/// The user's directory for copies, as it was before the run.
+struct Copies {
+    path: PathBuf,
+    directory: Directory,
+    /// Names that the policy protects, in lower case.
+    protected: Vec<String>,
+}
+
+impl Copies {
+    fn hold(path: &Path, workspace: &Path, protect: &[String]) -> io::Result<Self> {
+        let names = protect.iter().filter_map(|path| Path::new(path).file_name()?.to_str());
+        let protected = names.map(str::to_lowercase).collect();
+        Ok(Self { path: path.to_owned(), directory: made_directory(path, workspace)?, protected })
+    }
+
+    /// Creates a file of this name. One that exists is not replaced.
+    fn new_file(&self, named: &Path) -> io::Result<(PathBuf, File)> {
+        let stem = named.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let ending =
+            named.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
+        for count in 0..1000 {
+            let number = if count == 0 { String::new() } else { format!("-{count}") };
+            let name = self.inert_name(format!("{stem}{number}{ending}"));
+            match self.directory.create_file(Path::new(&name), 0o644) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return Ok((self.path.join(name), made?)),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// A name that no program takes for its configuration: the agent has chosen the one that is given. Some file systems do
+    /// not tell capital letters from small ones.
+    fn inert_name(&self, name: String) -> String {
+        let small = name.to_lowercase();
+        let is_used = name.starts_with('.')
+            || executed_by(Path::new(&small)).is_some()
+            || self.protected.contains(&small);
+        // Programs know such files by the whole name or by its ending, so both are changed.
+        if is_used { format!("attachment-{}.txt", name.trim_start_matches('.')) } else { name }
+    }
+}
+
 /// Where files of a run are looked for, and where they are copied to.
 pub(crate) struct Places {
     mapping: PathMapping,
-    /// The user's directory for copies, as it was before the run.
-    copies: Option<(PathBuf, Directory)>,
+    copies: Option<Copies>,
     /// The upper directory of the overlay, if there is one.
     upper: Option<Directory>,
     workspace: Directory,
@@ -76,13 +119,10 @@ impl Places {
         workspace: Directory,
         layer: Option<&Path>,
         copy_to: Option<&Path>,
+        protect: &[String],
     ) -> io::Result<Self> {
         let upper = layer.map(|layer| own_directory(&layer.join("upper"))).transpose()?;
-        let copies = copy_to
-            .map(|path| {
-                Ok::<_, io::Error>((path.to_owned(), made_directory(path, mapping.host().as_path())?))
-            })
-            .transpose()?;
+        let copies = copy_to.map(|path| Copies::hold(path, mapping.host().as_path(), protect)).transpose()?;
         let permissions = workspace.metadata(Path::new(""))?.permissions();
         Ok(Self { mapping: mapping.clone(), copies, upper, workspace, permissions })
     }
@@ -286,17 +326,17 @@ fn attach(
 ) -> Result<Attachment, String> {
     let path = PathBuf::from(name);
     let words = |error: io::Error| error.to_string();
-    let directory = places.copies.as_ref();
-    let mut copy = directory.map(|directory| new_file(directory, &path)).transpose().map_err(words)?;
+    let copies = places.copies.as_ref();
+    let mut copy = copies.map(|copies| copies.new_file(&path)).transpose().map_err(words)?;
     let mut sum = Context::new(&SHA256);
     let mut size = 0;
     let mut buffer = vec![0; 64 << 10];
     loop {
         if Instant::now() >= deadline {
             // A copy of a part is no use, and takes space.
-            if let (Some((_, directory)), Some((path, _))) = (directory, &copy) {
+            if let (Some(copies), Some((path, _))) = (copies, &copy) {
                 let name = path.file_name().map(Path::new).unwrap_or(path);
-                let _ = directory.remove_file(name);
+                let _ = copies.directory.remove_file(name);
             }
             return Err("the time of the run is over".into());
         }
@@ -315,21 +355,6 @@ fn attach(
     Ok(Attachment { path, size, media_type, sha256, copy: copy.map(|(path, _)| path) })
 }
 
-/// Creates a file of this name in the directory for copies. One that exists is not replaced.
-fn new_file((path, directory): &(PathBuf, Directory), named: &Path) -> io::Result<(PathBuf, File)> {
-    let stem = named.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let ending = named.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
-    for count in 0..1000 {
-        let number = if count == 0 { String::new() } else { format!("-{count}") };
-        let name = format!("{stem}{number}{ending}");
-        match directory.create_file(Path::new(&name), 0o644) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return Ok((path.join(name), made?)),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
-}
-
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests {
@@ -345,7 +370,8 @@ mod tests {
 
     fn places(directory: &Path, copy_to: Option<&Path>) -> Places {
         let mapping = PathMapping::new(PathMappingMode::Mapped, HostPath::new(directory).unwrap());
-        Places::hold(&mapping, Directory::open(directory).unwrap(), None, copy_to).unwrap()
+        Places::hold(&mapping, Directory::open(directory).unwrap(), None, copy_to, &["ci/Deploy".into()])
+            .unwrap()
     }
 
     fn unreadable(directory: &Path, places: &Places) -> Unreadable {
@@ -399,6 +425,33 @@ mod tests {
             assert_eq!(std::fs::read_to_string(attached[0].copy.as_ref().unwrap()).unwrap(), "abc");
         }
         assert!(out.path().join("a.png").exists() && out.path().join("a-1.png").exists());
+    }
+
+    #[test]
+    fn copies_have_no_name_that_programs_take_for_their_configuration() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("d")).unwrap();
+        for (name, copied) in [
+            (".git", "attachment-git.txt"),
+            ("..rc", "attachment-rc.txt"),
+            (".envrc", "attachment-envrc.txt"),
+            (".anything.png", "attachment-anything.png.txt"),
+            ("Package.JSON", "attachment-Package.JSON.txt"),
+            ("x.code-workspace", "attachment-x.code-workspace.txt"),
+            ("deploy", "attachment-deploy.txt"),
+            ("deploy.png", "deploy.png"),
+            ("git", "git"),
+        ] {
+            std::fs::write(directory.path().join("d").join(name), name).unwrap();
+            let places = places(directory.path(), Some(out.path()));
+            let unreadable = unreadable(directory.path(), &places);
+            let (text, attached) = collect(&format!("[send_file: d/{name}]"), &places, &unreadable, later());
+            assert_eq!(attached.len(), 1, "{name}: {text}");
+            assert_eq!(attached[0].path, Path::new("d").join(name));
+            assert_eq!(attached[0].copy.as_deref(), Some(&*out.path().join(copied)), "{name}");
+            assert_eq!(std::fs::read_to_string(out.path().join(copied)).unwrap(), name);
+        }
     }
 
     #[test]
@@ -485,7 +538,7 @@ mod tests {
         let mapping = PathMapping::new(PathMappingMode::Mapped, HostPath::new(directory.path()).unwrap());
         let hold = |path: &str| {
             let workspace = Directory::open(directory.path()).unwrap();
-            Places::hold(&mapping, workspace, None, Some(&directory.path().join(path)))
+            Places::hold(&mapping, workspace, None, Some(&directory.path().join(path)), &[])
         };
         for path in ["out", "out/deeper", "real/../out"] {
             assert!(hold(path).is_err(), "{path}");

@@ -249,7 +249,8 @@ pub fn run(
         open.make_layer()?;
     }
     let layer = plan.request.layer.as_ref().map(HostPath::as_path);
-    let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref());
+    let protect = &plan.request.policy.files.protect;
+    let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref(), protect);
     let places = places.map_err(RunError::Attachments)?;
     let unreadable = job.work.names_files().then(|| unreadable(job, &places));
     // It is built while the record is being written.

@@ -180,6 +180,16 @@ impl Writable {
             || before.map_or(true, |known| known.iter().any(|known| known == tree))
     }
 
+    /// Adds a directory where attachments are copied to, whose contents an agent chooses. The state directory is known to be no
+    /// place of the user's.
+    pub(crate) fn note_copies(&self, directory: &Path) -> anyhow::Result<()> {
+        if locate(&self.state).is_ok_and(|state| directory.starts_with(state.end)) {
+            return Ok(());
+        }
+        let noted = atomic::private_dir(&self.state).and_then(|()| self.trees.add(&[directory.to_owned()]));
+        noted.with_context(|| format!("failed to write to {}", self.state.display()))
+    }
+
     /// The outermost directory that a run could write and that holds a path.
     pub(crate) fn holding(&self, path: &Path) -> Option<&Path> {
         let all = self.own.iter().chain(&self.earlier).map(PathBuf::as_path);

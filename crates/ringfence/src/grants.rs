@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ringfence_core::policy::Files;
+use ringfence_core::policy::{Files, Preset};
+use ringfence_workspace::executed::executed_by;
 use ringfence_workspace::git::{Located, locate};
 
 use crate::governing::Writable;
@@ -83,4 +84,53 @@ pub(crate) fn refuse_home(files: &Files, home: &Path) -> anyhow::Result<()> {
         anyhow!("{path}, named for writing, is {what}, where programs execute files at login"),
         "name directories below it, or pass --home-workspace if you mean it",
     ))
+}
+
+/// Refuses to copy attachments, whose names the agent chooses, to where programs look for files: the home, a directory above
+/// it, a secret, or a directory whose files are executed.
+pub(crate) fn refuse_copies(directory: &Path, files: &Files, home: &Path) -> anyhow::Result<()> {
+    let usual = Preset::Standard.policy().files;
+    let mut secrets = files.secret_paths(home).chain(usual.secret_paths(home));
+    let is_in = |secret: PathBuf| {
+        directory.starts_with(&secret)
+            || locate(&secret).is_ok_and(|secret| directory.starts_with(secret.end))
+    };
+    let what = if home.starts_with(directory) {
+        "your home directory or above it"
+    } else if secrets.any(is_in) {
+        "a directory of secrets"
+    } else if executed_by(&directory.join("file")).is_some() {
+        "a directory whose files are executed"
+    } else {
+        return Ok(());
+    };
+    Err(advise(
+        anyhow!("{}, named for attachments, is {what}", directory.display()),
+        "name a directory for them alone",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use ringfence_core::policy::Preset;
+
+    use super::refuse_copies;
+
+    #[test]
+    fn attachments_are_not_copied_to_where_programs_look_for_files() {
+        let mut files = Preset::Open.policy().files;
+        files.secrets.push("/vault".into());
+        let refused =
+            |directory: &str| refuse_copies(Path::new(directory), &files, Path::new("/h/me")).is_err();
+        for directory in
+            ["/", "/h", "/h/me", "/h/me/.ssh", "/h/me/.ssh/x", "/vault/x", "/h/me/p/.git/hooks", "/p/.vscode"]
+        {
+            assert!(refused(directory), "{directory}");
+        }
+        for directory in ["/h/me/out", "/h/me2", "/tmp/x", "/h/me/.cache/out"] {
+            assert!(!refused(directory), "{directory}");
+        }
+    }
 }

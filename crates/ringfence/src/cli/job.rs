@@ -18,7 +18,7 @@ use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::Stdin;
-use ringfence_core::policy::{self, Network, NetworkMode, Policy, Preset, Reach};
+use ringfence_core::policy::{self, Files, Network, NetworkMode, Policy, Preset, Reach};
 use ringfence_core::units::Seconds;
 use ringfence_engine::{Cancel, Job, Observer, Outside, Work};
 use ringfence_store::runs::Runs;
@@ -185,8 +185,7 @@ impl Asked<'_> {
             self.refuse_home(workspace.path.as_path())?;
         }
         let (writable, chosen) = self.check_governing(mode, &mut policy, &workspace, &named)?;
-        let attachments = self.options.attachments.as_ref().map(|path| self.installation.expand(path));
-        let attachments = attachments.map(|path| grants::follow(&path, &writable)).transpose()?;
+        let attachments = self.attachments(&policy.files, &writable)?;
         if mode.isolates() && policy.files.reach == Reach::Workspace && !self.options.home_workspace {
             grants::refuse_home(&policy.files, &self.home())?;
         }
@@ -200,6 +199,9 @@ impl Asked<'_> {
         }
         let (given_env, outside) = (self.options.variables(self.installation)?, self.outside(mode)?);
         writable.note()?;
+        if let Some(directory) = &attachments {
+            writable.note_copies(directory)?;
+        }
         Ok(Job {
             run: None,
             work,
@@ -255,6 +257,19 @@ impl Asked<'_> {
             anyhow!("the workspace {} is {what}, where programs execute files at login", workspace.display()),
             "work in a directory below it, or pass --home-workspace if you mean it",
         ))
+    }
+
+    /// Where attachments are copied to.
+    fn attachments(&self, files: &Files, writable: &Writable) -> anyhow::Result<Option<PathBuf>> {
+        let Some(path) = &self.options.attachments else { return Ok(None) };
+        let path = self.installation.expand(path);
+        let directory = grants::follow(&path, writable)?;
+        // A task's are kept with its run, in the state directory.
+        let run = path.parent().filter(|_| path.ends_with("attachments"));
+        if run.and_then(Path::parent) != Some(self.installation.runs().root()) {
+            grants::refuse_copies(&directory, files, &self.home())?;
+        }
+        Ok(Some(directory))
     }
 
     /// Resolves what the policy names, and refuses a policy or a file of variables that a run could have written.
