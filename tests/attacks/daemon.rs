@@ -239,6 +239,48 @@ fn printed_login_addresses_are_worth_nothing_to_another_user() {
     }
 }
 
+/// A daemon that browsers of other machines reach: on this machine its addresses are the owner's all the same.
+#[test]
+fn login_addresses_for_other_machines_are_worth_nothing_to_another_user_of_this_one() {
+    let Some(own) = own_address() else { return };
+    let key = "0123456789abcdef0123456789abcdef";
+    let place = Place::new().settings(SETTINGS).env("API_KEYS", key);
+    let site = Site::listening(place, &format!("{own}:0"));
+    let redeem = |login: &LoginAddress| {
+        as_stranger(REDEEM, &[&format!("http://{}{}", site.address, login.path), &site.address])
+    };
+    for command in [&["status"][..], &["status", "--json"], &["open", "--print"], &["open", "--json"]] {
+        let login = printed_address(&site.ok(command));
+        assert_eq!(login.host, site.address, "{command:?}");
+        if let Some(ran) = redeem(&login) {
+            assert_eq!(ran.stdout.trim(), "403 403", "{command:?}");
+        }
+        site.open(&login).expect(303);
+    }
+    let code = site.ask("POST", "/system/login-codes?ownerOnly=false", &[], "").expect(200).json();
+    let path = code["path"].as_str().unwrap().to_owned();
+    let login = LoginAddress { host: site.address.clone(), path };
+    let proxied = [("host", &*login.host), ("x-forwarded-for", "198.51.100.7")];
+    if let Some(ran) = redeem(&login) {
+        assert_eq!(ran.stdout.trim(), "403 403");
+        let anyone = printed_address(&site.ok(&["open", "--for-anyone"]));
+        assert_eq!(redeem(&anyone).unwrap().stdout.trim(), "303 403", "once");
+    }
+    ask(&site.address, "GET", &login.path, &proxied, "").expect(303);
+}
+
+/// The daemon listens on loopback, and RINGFENCE_URL names it by a name that says nothing of that.
+#[test]
+fn login_address_by_another_name_of_loopback_is_worth_nothing_to_another_user() {
+    let site = Site::new();
+    let code = site.ask("POST", "/system/login-codes?ownerOnly=false", &[], "").expect(200).json();
+    let host = format!("box.example:{}", port(&site));
+    let login = LoginAddress { host, path: code["path"].as_str().unwrap().to_owned() };
+    let Some(answers) = redeem_as_stranger(&site, &login) else { return };
+    assert_eq!(answers, "403 403");
+    site.open(&login).expect(303);
+}
+
 /// Browsers send a cookie to every port of a host, so another user who serves a page there gets to see it.
 #[test]
 fn cookie_of_the_owners_session_is_worth_nothing_to_another_user() {

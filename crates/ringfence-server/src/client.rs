@@ -25,6 +25,7 @@ use crate::desk::{
     Agent, Answer, Desk, Letters, LoginCheck, ProcessAnswer, Refusal, RefusalKind, RunRow, RunView,
     SettingsChanged, Status, StoppedAll, Tell, Used, UsedBy,
 };
+use crate::login_codes::Bearer;
 use crate::loopback_peer::{self, Ends, Role};
 use crate::wire::quoted;
 
@@ -288,8 +289,13 @@ impl Remote {
     }
 
     /// A one-time login code for the dashboard: the path to open, and for how many seconds it works.
-    pub fn login_code(&self, owner_only: bool) -> Answer<LoginCode> {
-        let path = format!("/system/login-codes?ownerOnly={owner_only}");
+    pub fn login_code(&self, bearer: Bearer) -> Answer<LoginCode> {
+        let wanted = match bearer {
+            Bearer::Owner => "ownerOnly=true",
+            Bearer::OwnerOrElsewhere => "ownerOnly=false",
+            Bearer::Anybody => "forAnyone=true",
+        };
+        let path = format!("/system/login-codes?{wanted}");
         let text = self.text_within(LOGIN_CODE_TIMEOUT, Method::POST, &path, None)?;
         serde_json::from_str(&text)
             .map_err(|error| refusal(format!("the daemon sent no login code: {error}")))

@@ -30,6 +30,14 @@ pub(crate) struct From {
     pub(crate) connection: Option<Arc<Connection>>,
 }
 
+impl From {
+    /// Whether a connection comes from this machine, by whichever of its addresses. The Unix socket is reached from nowhere else.
+    pub(crate) fn is_of_this_machine(&self) -> bool {
+        let is_own = |ends: Ends| ringfence_egress::is_of_this_machine(ends.peer.ip());
+        self.peer == Peer::Loopback || self.ends.is_none_or(is_own)
+    }
+}
+
 /// The browser that asks, by its cookie.
 #[derive(Debug, Clone)]
 pub(crate) struct Browser(pub(crate) String);
@@ -267,9 +275,7 @@ async fn decide(app: &App, need: Need, seen: &Seen<'_>, from: &From) -> Result<W
 /// Whether a connection comes from a process of the daemon's owner on this machine, asked for each request anew. Only for requests
 /// that carry something right.
 pub(crate) async fn is_of_owner(app: &App, from: &From) -> bool {
-    let of_this_machine =
-        |ends: &Ends| from.peer == Peer::Loopback || ringfence_egress::is_of_this_machine(ends.peer.ip());
-    match from.ends.filter(of_this_machine) {
+    match from.ends.filter(|_| from.is_of_this_machine()) {
         Some(ends) => app.peer_lookups.is_of_owner(ends).await,
         None => false,
     }

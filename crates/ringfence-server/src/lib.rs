@@ -54,6 +54,7 @@ use crate::loopback_peer::Ends;
 use crate::problem::Problem;
 
 pub use api::openapi;
+pub use login_codes::Bearer;
 pub use owner_token::{OwnerToken, TokenError};
 
 /// Connections on the Unix socket at once. They do not take the places of TCP connections, nor those theirs.

@@ -17,9 +17,11 @@ const MAX_CODES: usize = 1000;
 
 /// Who may redeem a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bearer {
+pub enum Bearer {
     /// Any browser that presents it.
     Anybody,
+    /// Any browser of another machine, and on this one a connection of the daemon's owner.
+    OwnerOrElsewhere,
     /// Only a connection of the daemon's owner from this machine: other users can see the command line of a browser.
     Owner,
 }

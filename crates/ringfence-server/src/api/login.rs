@@ -18,10 +18,25 @@ use crate::revocation::Epoch;
 #[into_params(parameter_in = Query)]
 pub(super) struct Wanted {
     /// Whether only a connection from the daemon's machine, made by the daemon's owner, may redeem the code: the default, because
-    /// other users of the machine can see the command line of a browser. `false` is for browsers on other machines.
+    /// other users of the machine can see the command line of a browser. `false` is for browsers on other machines too; on the
+    /// daemon's machine the code stays the owner's.
     #[serde(default = "owner_only_by_default")]
     #[param(default = true)]
     owner_only: bool,
+    /// Whether every connection may redeem the code, also those of other users of the daemon's machine, such as a proxy.
+    #[serde(default)]
+    #[param(default = false)]
+    for_anyone: bool,
+}
+
+impl Wanted {
+    fn bearer(&self) -> Bearer {
+        match self {
+            Wanted { for_anyone: true, .. } => Bearer::Anybody,
+            Wanted { owner_only: true, .. } => Bearer::Owner,
+            Wanted { .. } => Bearer::OwnerOrElsewhere,
+        }
+    }
 }
 
 fn owner_only_by_default() -> bool {
@@ -48,8 +63,7 @@ pub(super) async fn issue_code(
     Extension(epoch): Extension<Epoch>,
     Asked(wanted): Asked<Wanted>,
 ) -> Result<Json<LoginCode>, Problem> {
-    let bearer = if wanted.owner_only { Bearer::Owner } else { Bearer::Anybody };
-    let issued = app.login_codes.issue(bearer, epoch).ok_or_else(Problem::no_random_bytes)?;
+    let issued = app.login_codes.issue(wanted.bearer(), epoch).ok_or_else(Problem::no_random_bytes)?;
     Ok(Json(LoginCode {
         path: issued.path(),
         host: issued.name.as_str().to_owned(),

@@ -98,16 +98,24 @@ async fn continue_under_own_name(
 /// Whether a connection may redeem a code. Other users can see one that is on a command line or in a log. Where the system does not
 /// tell whose connections are, all are taken for the owner's.
 async fn may_redeem(bearer: Bearer, app: &App, from: &From) -> bool {
+    !LISTS_OWNERS || !is_for_owner(bearer, from) || is_of_owner(app, from).await
+}
+
+/// Whether a code is for the owner alone on this connection. What a proxy on this machine says of others is not looked at: every
+/// user of the machine can say it.
+fn is_for_owner(bearer: Bearer, from: &From) -> bool {
     match bearer {
-        Bearer::Owner => !LISTS_OWNERS || is_of_owner(app, from).await,
-        Bearer::Anybody => true,
+        Bearer::Owner => true,
+        Bearer::OwnerOrElsewhere => from.is_of_this_machine(),
+        Bearer::Anybody => false,
     }
 }
 
 fn not_for_this_browser() -> Problem {
     let detail = "this login address is for browsers of the daemon's owner on the daemon's machine alone";
-    Problem::new(StatusCode::FORBIDDEN, "not_owner", detail)
-        .with_remedy("for a browser of another user or machine, run `ringfence open --for-anyone`")
+    Problem::new(StatusCode::FORBIDDEN, "not_owner", detail).with_remedy(
+        "for a browser of another user or machine, or behind a proxy, run `ringfence open --for-anyone`",
+    )
 }
 
 fn invalid_code() -> Problem {
@@ -177,4 +185,27 @@ pub(super) async fn enter(
 pub(super) async fn leave(State(app): Site, visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Response {
     app.sessions.close(&visitor.name);
     Redirect::to("/ui/login").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bearer, From, is_for_owner};
+    use crate::access::Peer;
+    use crate::loopback_peer::Ends;
+
+    fn from(peer: &str) -> From {
+        let ends = Ends { peer: peer.parse().unwrap(), local: "192.0.2.1:4301".parse().unwrap() };
+        From { peer: Peer::Elsewhere, client: String::new(), ends: Some(ends), connection: None }
+    }
+
+    #[test]
+    fn code_for_other_machines_is_the_owners_alone_on_this_one() {
+        let socket = From { ends: None, ..from("127.0.0.1:9") };
+        for here in [from("127.0.0.1:9"), from("[::1]:9"), from("[::ffff:127.0.0.1]:9"), socket] {
+            assert!(is_for_owner(Bearer::OwnerOrElsewhere, &here) && is_for_owner(Bearer::Owner, &here));
+            assert!(!is_for_owner(Bearer::Anybody, &here));
+        }
+        let far = from("198.51.100.7:9");
+        assert!(is_for_owner(Bearer::Owner, &far) && !is_for_owner(Bearer::OwnerOrElsewhere, &far));
+    }
 }

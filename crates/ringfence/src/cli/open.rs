@@ -3,6 +3,7 @@
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, anyhow};
+use ringfence_server::Bearer;
 use serde_json::json;
 
 use crate::desk::told;
@@ -19,8 +20,8 @@ pub(crate) struct Args {
     /// Print as JSON, and start no browser
     #[arg(long)]
     json: bool,
-    /// Let any user who learns the address log in, from any machine; without it, on loopback, only browsers of the daemon's
-    /// owner can. Starts no browser: other users of the machine could read its command line
+    /// Let any user who learns the address log in, from any machine; without it, on the daemon's machine, only browsers of the
+    /// daemon's owner can. Starts no browser: other users of the machine could read its command line
     #[arg(long)]
     for_anyone: bool,
 }
@@ -31,29 +32,18 @@ pub(crate) struct LoginAddress {
     pub(crate) expires_in_seconds: u64,
 }
 
-/// Who may use a login address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UsableBy {
-    /// Any browser it is given to.
-    Anybody,
-    /// Only a browser of the daemon's owner: other users can see the command line of the browser.
-    Owner,
-}
-
-impl UsableBy {
-    /// Who may use an address that is printed: the owner, where the daemon can tell whose connection a browser has.
-    pub(crate) fn by_default(installation: &Installation, address: &str) -> Self {
-        if installation.is_opened_on_loopback(address) { UsableBy::Owner } else { UsableBy::Anybody }
-    }
+/// Who may use an address that is printed: the owner alone, unless browsers of other machines reach it.
+pub(crate) fn usual_bearer(installation: &Installation, address: &str) -> Bearer {
+    if installation.is_opened_on_loopback(address) { Bearer::Owner } else { Bearer::OwnerOrElsewhere }
 }
 
 /// Has the daemon that listens at `address` issue a login address.
 pub(crate) fn login_address(
     installation: &Installation,
     address: &str,
-    usable_by: UsableBy,
+    bearer: Bearer,
 ) -> anyhow::Result<LoginAddress> {
-    let code = installation.daemon()?.login_code(usable_by == UsableBy::Owner).map_err(told)?;
+    let code = installation.daemon()?.login_code(bearer).map_err(told)?;
     let url = format!("{}{}", installation.dashboard_address(address, &code.host), code.path);
     Ok(LoginAddress { url, expires_in_seconds: code.expires_in_seconds })
 }
@@ -70,12 +60,12 @@ pub(crate) fn open(args: &Args, installation: &Installation) -> anyhow::Result<E
         )
     })?;
     let browser = if args.print || args.json || args.for_anyone { None } else { browser(installation) };
-    let usable_by = match (args.for_anyone, &browser) {
-        (true, _) => UsableBy::Anybody,
-        (false, Some(_)) => UsableBy::Owner,
-        (false, None) => UsableBy::by_default(installation, &address),
+    let bearer = match (args.for_anyone, &browser) {
+        (true, _) => Bearer::Anybody,
+        (false, Some(_)) => Bearer::Owner,
+        (false, None) => usual_bearer(installation, &address),
     };
-    let login = login_address(installation, &address, usable_by)?;
+    let login = login_address(installation, &address, bearer)?;
     if args.json {
         terminal::json(&json!({
             "login_url": login.url,

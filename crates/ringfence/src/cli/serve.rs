@@ -14,7 +14,7 @@ use ringfence_store::atomic;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 
-use super::open::{LoginAddress, UsableBy, login_address};
+use super::open::{LoginAddress, login_address, usual_bearer};
 use super::{process, task};
 use crate::desk::told;
 use crate::installation::Installation;
@@ -251,7 +251,7 @@ pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::
 }
 
 fn usual_login_address(installation: &Installation, address: &str) -> anyhow::Result<LoginAddress> {
-    login_address(installation, address, UsableBy::by_default(installation, address))
+    login_address(installation, address, usual_bearer(installation, address))
 }
 
 /// The address of the dashboard: one that logs in once, or the plain one where the daemon issues none.
