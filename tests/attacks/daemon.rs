@@ -737,6 +737,27 @@ fn run_with_a_stolen_cookie_does_not_command_the_daemon() {
     site.ask("GET", "/tasks", &session.headers(), "").expect(200);
 }
 
+/// Another name of 127.0.0.1, as /etc/hosts has for the machine: runs that serve pages there would be sent the session.
+#[test]
+fn no_session_is_opened_under_another_name_of_loopback() {
+    let site = Site::new();
+    for name in ["box", "box.example"] {
+        let host = format!("{name}:{}", port(&site));
+        let page = ask(&site.address, "GET", "/ui/login", &[("host", &host)], "").expect(200);
+        assert!(page.body.contains("Other programs of the daemon") && page.body.contains("ringfence open"));
+        let login = site.login_address();
+        let answer = ask(&site.address, "GET", &login.path, &[("host", &host)], "").expect(303);
+        assert_eq!(answer.header("location"), Some(&*format!("http://{}{}", login.host, login.path)));
+        // A redirect gives the browser a name that is no session.
+        let cookie = answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        site.ask("GET", "/tasks", &[("host", &host), ("cookie", &cookie)], "").expect(401);
+        site.open(&login).expect(303);
+        site.ask("GET", "/tasks", &[("host", &host), ("cookie", &cookie)], "").expect(401);
+    }
+    let usual = site.get_anonymously("/ui/login").expect(200);
+    assert!(!usual.body.contains("Other programs of the daemon"));
+}
+
 #[test]
 fn two_daemons_have_two_tokens() {
     let (one, other) = (Site::new(), Site::new());

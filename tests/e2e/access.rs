@@ -224,13 +224,15 @@ fn form_token(page: &str) -> String {
 }
 
 /// Enters a key at a login page under a host, and returns the answer.
-fn enter_key(site: &Site, host: &str, key: &str) -> Answer {
-    let page = ask(&site.address, "GET", "/ui/login", &[("host", host)], "").expect(200);
+fn enter_key(site: &Site, host: &str, key: &str, more: &[(&str, &str)]) -> Answer {
+    let named = [&[("host", host)], more].concat();
+    let page = ask(&site.address, "GET", "/ui/login", &named, "").expect(200);
     let cookie = page.header("set-cookie").unwrap().to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     assert!(!cookie.to_ascii_lowercase().contains("domain"), "{cookie}");
     let cookie = cookie.split(';').next().unwrap();
-    let headers = [("host", host), ("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie)];
+    let form = [("content-type", "application/x-www-form-urlencoded"), ("cookie", cookie)];
+    let headers = [&named[..], &form].concat();
     let post = |body: &str| ask(&site.address, "POST", "/ui/login", &headers, body);
     post(&format!("token=00&key={key}")).expect(403);
     let entered = post(&format!("token={}&key={key}", form_token(&page.body)));
@@ -245,11 +247,11 @@ fn key_opens_a_session_under_a_name_that_no_other_program_serves() {
     let first = site.get_anonymously("/ui").expect(303);
     assert_eq!(first.header("location"), Some("/ui/login"));
     let port = site.address.rsplit(':').next().unwrap();
-    for name in ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "old.localhost"] {
+    for name in ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "old.localhost", "box", "box.example"] {
         let host = format!("{name}:{port}");
-        let wrong = enter_key(&site, &host, "nonsense");
+        let wrong = enter_key(&site, &host, "nonsense", &[]);
         assert_eq!(wrong.header("location"), Some("/ui/login"), "{name}");
-        let entered = enter_key(&site, &host, "the-token").expect(200);
+        let entered = enter_key(&site, &host, "the-token", &[]).expect(200);
         assert_eq!(entered.header("set-cookie"), None, "{name}: no session under a shared name");
         let address = entered.body.split("href=\"http://").nth(1).unwrap().split('"').next().unwrap();
         let (own, path) = address.split_once('/').unwrap();
@@ -257,8 +259,9 @@ fn key_opens_a_session_under_a_name_that_no_other_program_serves() {
         let login = LoginAddress { host: own.to_owned(), path: format!("/{path}") };
         assert!(site.open(&login).expect(303).header("set-cookie").is_some(), "{name}");
     }
-    // A name that is the daemon's alone keeps its session.
-    let proxied = enter_key(&site, "ringfence.example", "the-token").expect(303);
+    // The name of a proxy keeps its session.
+    let forwarded = [("x-forwarded-for", "198.51.100.7")];
+    let proxied = enter_key(&site, "ringfence.example", "the-token", &forwarded).expect(303);
     let cookie = proxied.header("set-cookie").unwrap().split(';').next().unwrap();
     site.ask("GET", "/tasks", &[("host", "ringfence.example"), ("cookie", cookie)], "").expect(200);
     site.ask("GET", "/tasks", &[("host", "other.example"), ("cookie", cookie)], "").expect(401);

@@ -54,7 +54,8 @@ fn base32(bytes: &[u8]) -> String {
 }
 
 /// Whether a `Host` header has a name under which other programs of this machine serve pages too: an address of loopback,
-/// `localhost`, or a name below it. What cannot be read is one.
+/// `localhost`, or a name below it. What cannot be read is one. Other names may lead to loopback as well: the connection tells
+/// (`guard::From::is_direct_on_loopback`).
 pub(crate) fn is_shared_with_this_machine(host: &str) -> bool {
     let Some((name, _)) = split(host) else { return true };
     let name = name.trim_end_matches('.');

@@ -36,6 +36,13 @@ impl From {
         let is_own = |ends: Ends| ringfence_egress::is_of_this_machine(ends.peer.ip());
         self.peer == Peer::Loopback || self.ends.is_none_or(is_own)
     }
+
+    /// Whether a request came to this machine's loopback without a proxy. Whatever name led there, other programs of the machine
+    /// serve pages under it too.
+    pub(crate) fn is_direct_on_loopback(&self, headers: &HeaderMap) -> bool {
+        let is_loopback = |ends: Ends| ends.local.ip().to_canonical().is_loopback();
+        self.ends.is_some_and(is_loopback) && !is_forwarded(headers)
+    }
 }
 
 /// The browser that asks, by its cookie.
@@ -179,14 +186,19 @@ fn reads(method: &Method) -> bool {
     [Method::GET, Method::HEAD].contains(method)
 }
 
+/// Whether a proxy says that it has passed a request on.
+fn is_forwarded(headers: &HeaderMap) -> bool {
+    let names = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+    names.iter().any(|name| headers.contains_key(*name))
+}
+
 /// What is seen of a request, and what it asks for.
 fn seen<'a>(app: &App, parts: &'a Parts, from: &From, browser: Option<&str>) -> Seen<'a> {
     let headers = &parts.headers;
     let text = |name: &HeaderName| only_value(headers, name);
     let host = text(&header::HOST);
     // A request that a proxy has passed on does not come from here, wherever the proxy is.
-    let forwarded = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
-    let forwarded = forwarded.iter().any(|name| headers.contains_key(*name));
+    let forwarded = is_forwarded(headers);
     Seen {
         peer: if forwarded && from.peer == Peer::Loopback { Peer::Elsewhere } else { from.peer },
         host,

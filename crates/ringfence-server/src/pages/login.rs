@@ -1,7 +1,7 @@
 //! The login of the dashboard: by a one-time code that `ringfence open` prints, or by a token or a key.
 //!
-//! No session is opened under an address of loopback: browsers send its cookie to every port there. A browser that logs in under
-//! one is led to the name of its own session (`dashboard_name`).
+//! No session is opened under an address of loopback, nor under another name that led there: browsers send its cookie to every
+//! port of it. A browser that logs in under one is led to the name of its own session (`dashboard_name`).
 
 use axum::Extension;
 use axum::extract::{Query, State};
@@ -44,7 +44,9 @@ pub(super) async fn page(
 ) -> Result<Response, Wrong> {
     // Only a GET redeems: a program that looks whether the page is there does not use the code up.
     let Some(code) = login_code(&uri).filter(|_| method == Method::GET) else {
-        return Ok(form(&visitor).into_response());
+        let is_other_name =
+            from.is_direct_on_loopback(&headers) && !is_shared_with_this_machine(host(&headers));
+        return Ok(form(&visitor, is_other_name).into_response());
     };
     // A code that this connection may not redeem stays for the one that may.
     let terms = match app.login_codes.terms(&code) {
@@ -57,7 +59,7 @@ pub(super) async fn page(
     };
     let host = host(&headers);
     if let Some(Terms { name, .. }) = &terms
-        && is_shared_with_this_machine(host)
+        && needs_own_name(&from, &headers)
         && !name.is_host(host)
     {
         return Ok(Redirect::to(&name.address(host, &login_codes::path(&code))).into_response());
@@ -81,6 +83,11 @@ async fn begin(app: &App, from: &From, headers: &HeaderMap, epoch: Epoch) -> Res
         return Err(Denial::Nothing.into());
     }
     Ok(with_cookie(Redirect::to("/ui").into_response(), &cookie_name(headers), Some(&name)))
+}
+
+/// Whether a session would be opened under a name at which other programs of this machine serve pages too.
+fn needs_own_name(from: &From, headers: &HeaderMap) -> bool {
+    is_shared_with_this_machine(host(headers)) || from.is_direct_on_loopback(headers)
 }
 
 /// Leads a browser that has logged in under an address of loopback to a name of its own, by a new login code.
@@ -129,7 +136,8 @@ fn too_often(wait: std::time::Duration) -> Problem {
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", detail)
 }
 
-fn form(visitor: &Visitor) -> Page {
+/// The login page. Under a name that is neither the dashboard's own nor a usual one of loopback, it tells what comes next.
+fn form(visitor: &Visitor, is_other_name: bool) -> Page {
     let said = visitor.app.sessions.told(&visitor.name);
     let body = html! {
         section.card.door {
@@ -143,6 +151,12 @@ fn form(visitor: &Visitor) -> Page {
                 button.primary type="submit" { "Log in" }
             }
             p { "On the daemon's machine, " code { "ringfence open" } " opens this dashboard without asking." }
+            @if is_other_name {
+                p {
+                    "Other programs of the daemon's machine serve pages under this name too, so the dashboard does not stay here: it opens on that machine, as with "
+                    code { "ringfence open" } ", under a name below localhost. If a proxy led here, it has to send " code { "X-Forwarded-For" } "."
+                }
+            }
             p { small { "The token is in api.token in the daemon's state directory; API_SECRET and API_KEYS are as the daemon was started with." } }
         }
     };
@@ -176,7 +190,7 @@ pub(super) async fn enter(
         visitor.tell(said);
         return Ok(Redirect::to("/ui/login").into_response());
     }
-    Ok(match is_shared_with_this_machine(host(&headers)) {
+    Ok(match needs_own_name(&from, &headers) {
         true => continue_under_own_name(&app, &from, &headers, epoch).await?,
         false => begin(&app, &from, &headers, epoch).await?,
     })
@@ -189,7 +203,9 @@ pub(super) async fn leave(State(app): Site, visitor: Visitor, Form(Nothing {}): 
 
 #[cfg(test)]
 mod tests {
-    use super::{Bearer, From, is_for_owner};
+    use axum::http::{HeaderMap, HeaderValue, header};
+
+    use super::{Bearer, From, is_for_owner, needs_own_name};
     use crate::access::Peer;
     use crate::loopback_peer::Ends;
 
@@ -207,5 +223,22 @@ mod tests {
         }
         let far = from("198.51.100.7:9");
         assert!(is_for_owner(Bearer::Owner, &far) && !is_for_owner(Bearer::OwnerOrElsewhere, &far));
+    }
+
+    #[test]
+    fn session_under_another_name_of_loopback_needs_a_name_of_its_own() {
+        let at = |local: &str| {
+            let ends = Ends { peer: "127.0.0.1:9".parse().unwrap(), local: local.parse().unwrap() };
+            From { ends: Some(ends), ..from("127.0.0.1:9") }
+        };
+        let mut headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("box:4301"))]);
+        for local in ["127.0.0.1:4301", "127.0.1.1:4301", "[::1]:4301", "[::ffff:127.0.0.1]:4301"] {
+            assert!(needs_own_name(&at(local), &headers), "{local}");
+        }
+        assert!(!needs_own_name(&at("192.0.2.1:4301"), &headers));
+        headers.insert("x-forwarded-for", HeaderValue::from_static("198.51.100.7"));
+        assert!(!needs_own_name(&at("127.0.0.1:4301"), &headers), "a proxy's name");
+        headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:4301"));
+        assert!(needs_own_name(&at("127.0.0.1:4301"), &headers), "whatever a proxy says");
     }
 }
