@@ -385,3 +385,26 @@ fn a_file_that_several_refs_bring_is_reported_with_all_of_them() {
     }
     assert!(ran.stderr.contains("in commits of refs/heads/main and "), "{} {}", ran.stderr, told(&place));
 }
+
+/// Names an object after the tree of the branch `feature` that holds another tree.
+const FORGE: &str = "echo x > forged; git add forged; other=$(git write-tree); git reset -q; tree=$(git rev-parse feature^{tree}); \
+    name() { echo .git/objects/$(echo $1 | cut -c1-2)/$(echo $1 | cut -c3-); }; \
+    mkdir -p $(dirname $(name $tree)); cp $(name $other) $(name $tree); git diff-tree -r --name-only main feature";
+
+#[test]
+fn a_forged_object_does_not_hide_a_file_in_a_commit() {
+    let place = Place::new();
+    repository(&place.work());
+    // The tree is in the repository, and no branch has the file.
+    let add = "git update-index --add --cacheinfo 100644,$(echo evil | git hash-object -w --stdin),.envrc";
+    exec(&place, &format!("{add} && {COMMIT} -m a && git rm -q --cached .envrc && {COMMIT} -m b"))
+        .expect_code(0);
+    let commit =
+        "git branch feature $(git -c user.name=a -c user.email=a@b commit-tree -p main -m c main~1^{tree})";
+    let ran = exec(&place, &format!("{commit}; {FORGE}"));
+    assert_eq!(ran.stdout, "forged\n", "the object was not forged: {}", ran.stderr);
+    let result = result(&place);
+    assert!(git(&place.work(), &["ls-tree", "--name-only", "feature"]).1.contains(".envrc"), "{result}");
+    let file = find(&result["executed_later"], "path", ".envrc");
+    assert_eq!(file["git_ref"], "refs/heads/feature", "{result}");
+}

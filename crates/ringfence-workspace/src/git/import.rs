@@ -1,8 +1,8 @@
 //! Takes over what a run did in its private git directory: objects that git has verified, refs, `HEAD` and the index.
 //!
 //! Objects pass through a quarantine: their files are linked into a bare repository of ours, packed from the new tips, and
-//! written into the real repository by `unpack-objects --strict` or `index-pack --strict`, which compute every id anew. Refs
-//! move by compare-and-swap against their values at the start. What cannot be taken over stays where it is and is reported.
+//! written into the real repository by `unpack-objects --strict` or `index-pack --strict`, which compute every id anew. Only
+//! then are they compared with those from before. Refs move by compare-and-swap against their values at the start. What cannot be taken over stays where it is and is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -54,6 +54,8 @@ const MAX_NAME_CHARACTERS: usize = 100;
 const MAX_NOTICES: usize = 32;
 /// Most names of a private git directory that are looked at.
 const MAX_LISTED: usize = 10_000;
+/// The directory of the quarantine, beside the private git directory.
+const QUARANTINE: &str = "quarantine";
 /// The copy of the private index in the quarantine.
 const INDEX: &str = "private-index";
 /// How much of `refs` and `logs` is looked at.
@@ -481,7 +483,7 @@ struct Quarantine {
 
 impl Quarantine {
     fn make(place: &Path, private: &Directory, start: &Start) -> io::Result<Self> {
-        let directory = place.join("quarantine");
+        let directory = place.join(QUARANTINE);
         // What an import left that was killed.
         let _ = fs::remove_dir_all(&directory);
         for name in ["", "objects", "objects/info", "objects/pack", "refs"] {
@@ -580,6 +582,19 @@ impl Drop for Quarantine {
     }
 }
 
+/// Leaves the objects of the real repository alone in a quarantine. Git reads a loose object by its name without computing its
+/// id, so one of the run could stand for a tree that the real repository has.
+fn remove_unverified(quarantine: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(quarantine.join("objects"))? {
+        let entry = entry?;
+        // It names the alternates.
+        if entry.file_name() != "info" {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 fn is_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -668,7 +683,12 @@ impl Importer<'_> {
             }
         }
         self.end_states(&done);
-        self.find_executed(&staged, &mut done);
+        match remove_unverified(&self.place.join(QUARANTINE)) {
+            Ok(()) => self.find_executed(&staged, &mut done),
+            Err(error) => done
+                .notices
+                .push(format!("commits were not searched for files that programs execute later: {error}")),
+        }
         bound_notices(&mut done.notices);
         Ok(done)
     }
@@ -715,7 +735,8 @@ impl Importer<'_> {
         configured
     }
 
-    /// Lists what programs execute of the files that the new commits and the index bring.
+    /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
+    /// own any more, so verified ones alone are compared.
     fn find_executed(&self, staged: &[PathBuf], done: &mut Imported) {
         let before = |name: &str| match self.seen.before.get(name) {
             Some(RefValue::Object(id)) => Some(id.clone()),
@@ -772,7 +793,7 @@ impl Importer<'_> {
         let known: BTreeSet<String> = known.take(MAX_EXCLUDED).collect();
         let tips: String = tips.iter().map(|id| format!("{id}\n")).collect();
         let wanted = format!("{tips}{}", known.into_iter().collect::<String>());
-        let pack = self.place.join("quarantine/new.pack");
+        let pack = self.place.join(QUARANTINE).join("new.pack");
         let output = File::create(&pack).map_err(|source| made(&pack, source))?;
         let words = ["pack-objects", "--revs", "--stdout", "-q", "--delta-base-offset"];
         self.clean.run_to(&words, Input::Text(wanted.into_bytes()), Some(output))?;
@@ -959,7 +980,7 @@ impl Importer<'_> {
     /// Entries of the private index and of the real one, and what the real one was like when it was read.
     fn read_indexes(&self) -> Result<Option<Indexes>, GitError> {
         let real_stamp = self.index_stamp();
-        let private = self.place.join("quarantine").join(INDEX);
+        let private = self.place.join(QUARANTINE).join(INDEX);
         let list = |git: &Git<'_>| -> Result<Option<BTreeSet<IndexEntry>>, GitError> {
             let printed = git.run(&["ls-files", "--stage", "-z"], Input::Nothing)?;
             let lines = printed.split(|byte| *byte == 0).filter(|line| !line.is_empty());
@@ -985,7 +1006,7 @@ impl Importer<'_> {
 
     /// Writes a new index with the entries of the private one, by git itself, and puts it into place.
     fn replace_index(&self, index: &Indexes) -> Result<(), String> {
-        let fresh = self.place.join("quarantine/index");
+        let fresh = self.place.join(QUARANTINE).join("index");
         let mut lines = Vec::new();
         for entry in &index.after {
             lines.extend_from_slice(entry.description.as_bytes());
