@@ -49,6 +49,7 @@ mod git_configuration;
 mod git_refs;
 mod governing;
 mod grants;
+mod home_links;
 mod http2;
 mod inputs;
 mod kernel;

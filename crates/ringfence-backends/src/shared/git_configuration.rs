@@ -70,6 +70,7 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
     let hooks = follow(survey, Of::User(&roots), |follower| {
         let user = follower.read(files);
         follower.files(&user);
+        user.templates.iter().for_each(|value| follower.template(value, workspace));
         if *found == Found::Nothing {
             // Repositories below it execute them.
             let absolute = user.hooks.iter().filter(|value| !is_relative(value));
@@ -149,7 +150,7 @@ fn is_relative(value: &OsStr) -> bool {
 
 /// Whose configuration is followed.
 #[derive(Clone, Copy)]
-enum Of<'a> {
+pub(super) enum Of<'a> {
     /// The user's, or that of a repository of the user: everything below the directories that the run may write is protected.
     User(&'a [PathBuf]),
     /// That of a repository that a run may have made, with its working tree and its own directories.
@@ -157,7 +158,7 @@ enum Of<'a> {
 }
 
 /// Follows one configuration, and takes what it used from the budget.
-fn follow<T>(survey: &mut Survey, of: Of<'_>, work: impl FnOnce(&mut Follower<'_>) -> T) -> T {
+pub(super) fn follow<T>(survey: &mut Survey, of: Of<'_>, work: impl FnOnce(&mut Follower<'_>) -> T) -> T {
     let (share, most) = match of {
         Of::User(_) => (Budget::OF_USER, MAX_PATHS_OF_USER),
         Of::Suspect(..) => (Budget::OF_REPOSITORY, MAX_PATHS_OF_REPOSITORY),
@@ -174,19 +175,19 @@ fn follow<T>(survey: &mut Survey, of: Of<'_>, work: impl FnOnce(&mut Follower<'_
     done
 }
 
-struct Follower<'a> {
+pub(super) struct Follower<'a> {
     survey: &'a mut Survey,
     of: Of<'a>,
     home: &'a Path,
-    left: Budget,
+    pub(super) left: Budget,
     /// Paths that may still be protected.
     paths: usize,
     /// Whether something was not followed because it was too much.
-    is_cut: bool,
+    pub(super) is_cut: bool,
 }
 
 impl<'a> Follower<'a> {
-    fn reach(&self) -> Reach<'a> {
+    pub(super) fn reach(&self) -> Reach<'a> {
         let within = match self.of {
             Of::User(_) => None,
             Of::Suspect(_, within) => Some(within),
@@ -195,7 +196,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Directories below which paths are protected.
-    fn roots(&self) -> &'a [PathBuf] {
+    pub(super) fn roots(&self) -> &'a [PathBuf] {
         match self.of {
             Of::User(roots) => roots,
             // The first one is the working tree.
@@ -203,7 +204,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn notice(&mut self, message: String) {
+    pub(super) fn notice(&mut self, message: String) {
         let left = &mut self.survey.user_git.left;
         if left.notices == 0 {
             left.unsaid += 1;
@@ -240,6 +241,18 @@ impl<'a> Follower<'a> {
             Ok(Some(directory)) => self.hooks(&directory, Some(tree).filter(|_| is_relative(value))),
             Ok(None) => {}
             Err(why) => self.notice(format!("directories of git hooks are not protected: {why}")),
+        }
+    }
+
+    /// Protects a directory that `git init` and `git clone` copy into new repositories, with its hooks.
+    fn template(&mut self, value: &OsStr, tree: &Path) {
+        match Configuration::hooks_directory(value, tree, self.home) {
+            Ok(Some(directory)) => {
+                self.hooks(&directory, None);
+                self.hooks(&directory.join("hooks"), None);
+            }
+            Ok(None) => {}
+            Err(why) => self.notice(format!("the template of git repositories is not protected: {why}")),
         }
     }
 
@@ -298,7 +311,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Protects a path, the links that lead to it, and the directories that it passes. `ending` is `/` for a directory.
-    fn located(&mut self, located: &Located, ending: &str) {
+    pub(super) fn located(&mut self, located: &Located, ending: &str) {
         for link in &located.links {
             self.path(link, "", true);
         }

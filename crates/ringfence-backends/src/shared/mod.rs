@@ -6,6 +6,7 @@ mod crowding;
 pub(crate) mod gate;
 mod git_configuration;
 pub(crate) mod hidden_notice;
+mod home_links;
 pub(crate) mod means;
 mod other_runs;
 pub(crate) mod probing;

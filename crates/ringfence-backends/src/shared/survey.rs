@@ -34,6 +34,7 @@ use rustix::io::Errno;
 
 use super::crowding::{self, Limit};
 use super::git_configuration::UserGit;
+use super::home_links;
 use super::other_runs::{self, Known};
 use super::register::{CoverKind, Registration, id_of};
 use super::repositories::{self, GitMount};
@@ -445,14 +446,19 @@ impl Survey {
         }
     }
 
-    /// Files of the user's home, wherever they could be written: the workspace is the home or is above it, or a part of it
-    /// was named.
+    /// Files of the user's home, wherever they could be written: the workspace is the home or is above it, a part of it was
+    /// named, or a link of the home leads there.
     fn protect_home(&mut self, workspace: &Path, home: &Path, names: &[String]) {
         let Ok(home) = fs::canonicalize(home) else { return };
         let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
         let roots: Vec<PathBuf> = [workspace.to_owned()].into_iter().chain(named).collect();
+        let names: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("~/")).collect();
+        let before = self.protected.len();
+        home_links::protect(&home, &names, &roots, self);
+        let led_to = self.protected.get(before..).unwrap_or_default().to_vec();
+        self.notice("read-only, for links in your home lead there (`files.protect` names them)", &led_to);
         for root in roots {
-            let inside = names.iter().filter_map(|name| name.strip_prefix("~/")).filter_map(|name| {
+            let inside = names.iter().filter_map(|name| {
                 let path = home.join(name);
                 let below = path.strip_prefix(&root).ok()?.to_str()?;
                 let directory = if name.ends_with('/') { "/" } else { "" };

@@ -32,18 +32,30 @@ pub(crate) fn entries(content: &[u8], section: &str) -> Vec<(String, Option<OsSt
     settings(content).into_iter().filter_map(of_section).collect()
 }
 
-/// The values of `core.hooksPath`, and the files that a configuration includes on whatever condition.
-pub(crate) fn hooks_and_includes(content: &[u8]) -> (Vec<OsString>, Vec<OsString>) {
-    let (mut hooks, mut includes) = (Vec::new(), Vec::new());
+/// Paths that a configuration names, as they are written.
+#[derive(Debug, Default)]
+pub(crate) struct NamedPaths {
+    /// The values of `core.hooksPath`.
+    pub(crate) hooks: Vec<OsString>,
+    /// The values of `init.templateDir`.
+    pub(crate) templates: Vec<OsString>,
+    /// Files that it includes on whatever condition.
+    pub(crate) includes: Vec<OsString>,
+}
+
+/// Returns the paths that a configuration names.
+pub(crate) fn named_paths(content: &[u8]) -> NamedPaths {
+    let mut paths = NamedPaths::default();
     for Setting { name, value } in settings(content) {
         let to = match name.as_slice() {
-            b"core.hookspath" => &mut hooks,
-            name if is_include(name) => &mut includes,
+            b"core.hookspath" => &mut paths.hooks,
+            b"init.templatedir" => &mut paths.templates,
+            name if is_include(name) => &mut paths.includes,
             _ => continue,
         };
         to.extend(value.map(OsString::from_vec));
     }
-    (hooks, includes)
+    paths
 }
 
 /// A condition is the subsection of `includeIf`, so there are two dots at least.
@@ -241,7 +253,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use super::{Setting, hooks_and_includes, settings, values};
+    use super::{Setting, named_paths, settings, values};
 
     const TEXT: &[u8] = b"# comment\n[core]\n\tbare = false\n\tHooksPath = \".husky/_\" ; why\n[remote \"origin\"]\n\thookspath = no\n\
                         [Core] hookspath=second\\\npart\n[extensions]\n\tobjectFormat = sha256\n";
@@ -257,7 +269,7 @@ mod tests {
     fn includes_are_found_on_any_condition_and_after_odd_lines() {
         let text = b"\xef\xbb\xbf[include] path = a\n# a comment that ends in \\\n[includeIf \"gitdir:~/x]y/\"]\n\tPath = \"b c\"\n\
                     [includeif \"onbranch:main\"] path=d\n[include \"no\"]\npath = e\n[core]\npath = f\n[includeif]path=g\n[a][include]path=h";
-        assert_eq!(hooks_and_includes(text).1, ["a", "b c", "d", "h"]);
+        assert_eq!(named_paths(text).includes, ["a", "b c", "d", "h"]);
     }
 
     /// What git itself reads in a file. One that git refuses has no values at all.

@@ -15,8 +15,9 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
+use super::config::{self, NamedPaths};
+use super::lexical;
 use super::repository::{MAX_CONFIG_BYTES, MAX_POINTER_BYTES};
-use super::{config, lexical};
 use crate::{Directory, DirectoryError, EntryKind, Metadata, ReadError, read_bounded};
 
 /// Deepest include that git follows.
@@ -35,7 +36,7 @@ pub struct Budget {
     pub files: usize,
     /// Bytes of them.
     pub bytes: u64,
-    /// Values of `include.path` and `core.hooksPath`.
+    /// Values of `include.path`, `core.hooksPath` and `init.templateDir`.
     pub values: usize,
     /// Entries of directories of hooks that are looked at.
     pub hooks: usize,
@@ -117,6 +118,8 @@ pub struct Configuration {
     pub files: Vec<Located>,
     /// The values of `core.hooksPath`, as they are written.
     pub hooks: Vec<OsString>,
+    /// The values of `init.templateDir`, as they are written.
+    pub templates: Vec<OsString>,
     /// Files that were not looked at, for they lie outside of what may be read.
     pub outside: Vec<PathBuf>,
     /// Whether it names more than may be followed.
@@ -347,14 +350,10 @@ impl Reader<'_> {
     }
 
     fn content(&mut self, path: &Path, content: &[u8], depth: usize) {
-        let (hooks, mut includes) = config::hooks_and_includes(content);
-        let kept = hooks.len().min(self.budget.values);
-        self.found.is_cut |= kept < hooks.len();
-        self.budget.values -= kept;
-        self.found.hooks.extend(hooks.into_iter().take(kept));
-        self.found.is_cut |= includes.len() > self.budget.values;
-        includes.truncate(self.budget.values);
-        self.budget.values -= includes.len();
+        let NamedPaths { hooks, templates, includes } = config::named_paths(content);
+        let [hooks, templates, includes] = [hooks, templates, includes].map(|values| self.affordable(values));
+        self.found.hooks.extend(hooks);
+        self.found.templates.extend(templates);
         // Git takes the directory of the name by which it opened the file, also if that is a link.
         let beside = path.parent().unwrap_or(Path::new("/"));
         for included in includes {
@@ -364,6 +363,14 @@ impl Reader<'_> {
                 Err(why) => self.notice(format!("{}: {why}", path.display())),
             }
         }
+    }
+
+    /// The first values, as many as may be followed.
+    fn affordable(&mut self, mut values: Vec<OsString>) -> Vec<OsString> {
+        self.found.is_cut |= values.len() > self.budget.values;
+        values.truncate(self.budget.values);
+        self.budget.values -= values.len();
+        values
     }
 
     fn unresolved(&mut self, path: &Path, why: &str) {
