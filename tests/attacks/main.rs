@@ -61,4 +61,5 @@ mod reflection;
 mod scan;
 mod settings;
 mod terminal;
+mod unwritable;
 mod workspace;

@@ -29,7 +29,7 @@ use ringfence_core::plan::Request;
 use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
 use ringfence_workspace::{Bounds, Directory, EntryKind, Next, RunTrees, Visit, walk};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::io::Errno;
 
 use super::crowding::{self, Limit};
@@ -202,6 +202,7 @@ fn scan_once(
         let tree = Directory::open(&root).map_err(|error| refused(error.to_string()))?;
         survey.scan(&tree, &root, &Names { writable: write, is_workspace: false, ..names })?;
     }
+    survey.cover_unwritable_directories(request);
     survey.cover_crowded_directories(workspace);
     survey.check_size()?;
     Ok(survey)
@@ -668,11 +669,40 @@ impl Survey {
                 "read-only as a whole, for it has too many protected paths",
                 &Vec::from_iter(whole.clone()),
             );
-            self.protected.retain(|path| !crowding::is_within(path, &whole) && !whole.contains(path));
-            self.anchors.retain(|path| !crowding::is_within(path, &whole) && !whole.contains(path));
-            self.missing.retain(|(path, _)| !crowding::is_within(path, &whole));
-            self.protected.extend(whole);
+            self.hold_whole(whole);
         }
+    }
+
+    /// Holds directories read-only in the place of what is protected in them.
+    fn hold_whole(&mut self, whole: BTreeSet<PathBuf>) {
+        self.protected.retain(|path| !crowding::is_within(path, &whole) && !whole.contains(path));
+        self.anchors.retain(|path| !crowding::is_within(path, &whole) && !whole.contains(path));
+        self.missing.retain(|(path, _)| !crowding::is_within(path, &whole));
+        self.protected.extend(whole);
+    }
+
+    /// Covers whole directories in which no stub file can be made: a run may have taken the user's right to write, and this one
+    /// could give it back to itself.
+    fn cover_unwritable_directories(&mut self, request: &Request) {
+        if !writes(request) {
+            return;
+        }
+        // Stub files in the root of an overlay are made in its layer.
+        let layered = request.layer.as_ref().map(|_| request.workspace.host().as_path());
+        let parents = self.missing.iter().filter_map(|(path, _)| path.parent());
+        let parents: BTreeSet<&Path> = parents.filter(|parent| Some(*parent) != layered).collect();
+        let unwritable = parents.into_iter().filter(|parent| is_unwritable(parent)).map(Path::to_owned);
+        let mut whole: BTreeSet<PathBuf> = unwritable.collect();
+        if whole.is_empty() {
+            return;
+        }
+        let all = whole.clone();
+        whole.retain(|path| !crowding::is_within(path, &all));
+        self.notice(
+            "read-only as a whole, for you may not write there and it has protected paths",
+            &Vec::from_iter(whole.clone()),
+        );
+        self.hold_whole(whole);
     }
 
     /// Bytes that all covers take in what the gate is told, at most.
@@ -833,6 +863,13 @@ fn crowded(hidden: &[(PathBuf, bool)]) -> Vec<PathBuf> {
     }
     let crowded = counts.into_iter().filter(|(_, count)| *count > MAX_HIDDEN_IN_DIRECTORY);
     crowded.map(|(path, _)| path.to_owned()).collect()
+}
+
+/// Whether the user may not make files in a directory.
+fn is_unwritable(directory: &Path) -> bool {
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    let checked = accessat(CWD, directory, access, AtFlags::EACCESS);
+    matches!(checked, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
 /// Whether an error says that a path is not there, or leads through something else by now.
