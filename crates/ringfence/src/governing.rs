@@ -186,7 +186,8 @@ impl Writable {
         if locate(&self.state).is_ok_and(|state| directory.starts_with(state.end)) {
             return Ok(());
         }
-        let noted = atomic::private_dir(&self.state).and_then(|()| self.trees.add(&[directory.to_owned()]));
+        let noted = atomic::private_dir(&self.state)
+            .and_then(|()| self.trees.add(&[directory.to_owned()], &self.home));
         noted.with_context(|| format!("failed to write to {}", self.state.display()))
     }
 
