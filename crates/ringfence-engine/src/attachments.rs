@@ -26,6 +26,8 @@ const MAX_TOTAL_BYTES: u64 = 256 << 20;
 
 /// No more entries of a workspace are searched for what a run must not read.
 const MAX_SEARCHED: usize = 2_000_000;
+/// Longest name that is looked at: no path of the kernel is longer.
+const MAX_PATH_BYTES: usize = 4095;
 
 /// What a run must not read, so that nothing of it comes back by this way either.
 #[derive(Default)]
@@ -141,7 +143,7 @@ impl Places {
 
     /// Opens a file that the agent named, or tells why not.
     fn open(&self, named: &str, unreadable: &Unreadable, left: u64) -> Result<(File, u64), String> {
-        if named.chars().any(char::is_control) {
+        if named.len() > MAX_PATH_BYTES || named.chars().any(char::is_control) {
             return Err("it is no name of a file".into());
         }
         let rest = self.below(Path::new(named))?;
@@ -399,6 +401,15 @@ mod tests {
         assert_eq!(told.matches("all attachments would be larger than 256 MiB").count(), 6, "{told}");
         let (told, attached) = collect(&text, &places, &unreadable, Instant::now());
         assert!(attached.is_empty() && told.contains("the time of the run is over"), "{told}");
+    }
+
+    #[test]
+    fn names_that_are_longer_than_any_path_are_not_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = places(directory.path(), None);
+        let text = format!("[send_file: {}]", "a/".repeat(2048));
+        let (told, attached) = collect(&text, &places, &unreadable(directory.path(), &places), later());
+        assert!(attached.is_empty() && told.contains("it is no name of a file"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use ringfence_core::locations::Locations;
 use ringfence_core::paths::DirectoryId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bounds, Directory, EntryKind, Metadata, Next, Visit, walk};
+use crate::{Bounds, Directory, EntryKind, Metadata, Next, ReadError, Visit, walk};
 
 /// How much is searched.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 300_000 };
@@ -322,9 +322,12 @@ pub fn is_git_directory(directory: &Directory) -> bool {
 fn is_harmless(visit: &Visit<'_>, data: Metadata) -> bool {
     match (data.kind(), data.length()) {
         (EntryKind::File, 0) => true,
-        (EntryKind::File, 3) => {
-            visit.parent.read(Path::new(visit.name), 3).is_ok_and(|content| content == b"{}\n")
-        }
+        (EntryKind::File, 3) => match visit.parent.read(Path::new(visit.name), 3) {
+            Ok(content) => content == b"{}\n",
+            // A stub file that was removed just now.
+            Err(ReadError::Io(error)) => error.kind() == io::ErrorKind::NotFound,
+            Err(_) => false,
+        },
         _ => false,
     }
 }
