@@ -175,25 +175,29 @@ fn a_diff_marks_files_that_programs_execute_later() {
 }
 
 #[test]
-fn a_link_in_the_path_of_a_workspace_is_reported() {
+fn a_link_in_the_path_of_a_workspace_is_reported_and_one_of_a_run_refused() {
     let place = Place::new();
     let (mono, other) = (place.work().join("mono"), place.work().join("other"));
     for directory in [&mono, &other] {
         fs::create_dir_all(directory).unwrap();
     }
     let at = |path: &std::path::Path| {
-        place.run(&["exec", "--mode", "native", "-C", path.to_str().unwrap(), "--", "true"]).expect_code(0)
+        place.run(&["exec", "--mode", "native", "-C", path.to_str().unwrap(), "--", "true"])
     };
-    at(&mono);
+    at(&mono).expect_code(0);
     place
         .run(&["exec", "--mode", "native", "-C", "mono", "--", "ln", "-s", "../other", "link"])
         .expect_code(0);
+    let refused = at(&mono.join("link")).expect_code(125);
+    assert!(refused.stderr.contains("which a run could have made"), "{}", refused.stderr);
     let real = other.canonicalize().unwrap();
-    let ran = at(&mono.join("link"));
+    let link = place.home().join("link");
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    let ran = at(&link).expect_code(0);
     let expected = format!("the workspace is {}:", real.display());
     assert_eq!(ran.stderr.matches(&expected).count(), 1, "{}", ran.stderr);
-    assert_eq!(at(&real).stderr, "");
-    assert_eq!(at(&real.join("../other/.")).stderr, "");
+    assert_eq!(at(&real).expect_code(0).stderr, "");
+    assert_eq!(at(&real.join("../other/.")).expect_code(0).stderr, "");
 }
 
 #[test]
