@@ -349,7 +349,7 @@ fn search_path<'a>(job: &'a Job<'_>) -> &'a str {
 /// What a run of this length leaves is removed at its end, what a shorter one leaves with a later run.
 const LONG_RUN: Duration = Duration::from_secs(1);
 /// Entries above which a short run removes them too.
-const MAX_DISCARDED: usize = 256;
+const MAX_DISCARDED: u64 = 1024;
 /// How long a removal may take while the program starts, whose output waits meanwhile, and at the end of a long run.
 const SHORT_REMOVAL: Duration = Duration::from_millis(50);
 const LONG_REMOVAL: Duration = Duration::from_secs(2);

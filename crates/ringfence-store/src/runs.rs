@@ -11,7 +11,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,9 @@ use crate::atomic::{self, WriteError};
 
 /// So much of the log of a run stays when it is trimmed.
 pub const TRIMMED_LOG_BYTES: u64 = 64 << 10;
+
+/// Most bytes that a discarded entry takes in its directory.
+const LONGEST_ENTRY_BYTES: u64 = 64;
 
 /// All runs of an installation.
 #[derive(Debug, Clone)]
@@ -194,26 +197,25 @@ impl Runs {
 
     /// Removes what was put aside, if it is more than `at_most` entries, for as long as `time` allows. What is left, and what
     /// cannot be removed, is tried again with the next run.
-    pub fn remove_discarded(&self, at_most: usize, time: Duration) {
-        let entries: Vec<PathBuf> = match fs::read_dir(&self.discarded) {
-            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
-            Err(_) => return drop(atomic::private_dir(&self.discarded)),
+    pub fn remove_discarded(&self, at_most: u64, time: Duration) {
+        let Ok(data) = fs::metadata(&self.discarded) else {
+            return drop(atomic::private_dir(&self.discarded));
         };
-        if entries.len() <= at_most {
+        if entries_at_least(&data) <= at_most {
             return;
         }
         let Ok(place) = fs::canonicalize(&self.discarded) else { return };
-        let Ok(place) = Directory::open(&place) else { return };
+        let (Ok(entries), Ok(place)) = (fs::read_dir(&place), Directory::open(&place)) else { return };
         let deadline = Instant::now() + time;
-        for name in entries.iter().filter_map(|path| path.file_name()) {
+        for name in entries.flatten().map(|entry| entry.file_name()) {
             if Instant::now() >= deadline {
                 return;
             }
             let is_git = name.to_str().is_some_and(is_run);
             // Anything else was a stub directory. One that is not empty holds a file that is not ours to remove.
             let _ = match is_git {
-                true => remove_tree_until(&place, name, deadline),
-                false => place.remove_directory(Path::new(name)),
+                true => remove_tree_until(&place, &name, deadline),
+                false => place.remove_directory(Path::new(&name)),
             };
         }
     }
@@ -433,6 +435,15 @@ impl OpenRun {
             let _ = remove_directory(&tmp);
         }
         Ok(())
+    }
+}
+
+/// Fewest directories in a directory, as its metadata tells: listing them takes longer than all else that a short run removes.
+/// Most file systems count a link for each of them; for others it is the size of the directory, which holds their names.
+fn entries_at_least(data: &fs::Metadata) -> u64 {
+    match data.nlink() {
+        0..=2 => data.len() / LONGEST_ENTRY_BYTES,
+        links => links - 2,
     }
 }
 
