@@ -149,6 +149,10 @@ impl Places {
         let rest = self.below(Path::new(named))?;
         let host = self.mapping.host().as_path().join(&rest);
         let denied = rest.ancestors().any(|path| unreadable.denied.is_match(path));
+        // The run saw a git directory of its own there.
+        if rest.components().any(|part| part.as_os_str().eq_ignore_ascii_case(".git")) {
+            return Err("it is in a git directory".into());
+        }
         if denied || unreadable.hidden.iter().any(|hidden| host.starts_with(hidden)) {
             return Err(NOT_READABLE.into());
         }
@@ -534,6 +538,10 @@ mod tests {
             let (text, attached) = collect(&format!("[send_file: {name}]"), &places, &unreadable, later());
             assert!(attached.is_empty() && text.contains("the run may not read it"), "{name}: {text}");
         }
+        std::fs::create_dir_all(at("open/.git")).unwrap();
+        std::fs::write(at("open/.git/credentials"), "secret").unwrap();
+        let (text, attached) = collect("[send_file: open/.git/credentials]", &places, &unreadable, later());
+        assert!(attached.is_empty() && text.contains("it is in a git directory"), "{text}");
         for name in ["open/x", "pub/new"] {
             let (text, attached) = collect(&format!("[send_file: {name}]"), &places, &unreadable, later());
             assert_eq!(attached.len(), 1, "{name}: {text}");
