@@ -848,6 +848,9 @@ impl Importer<'_> {
         if !refs::is_read_loose(&change.name) {
             return Err("its name has too many parts".to_owned());
         }
+        if !refs::is_name_of_git(&change.name) {
+            return Err("git makes no branch or tag of this name".to_owned());
+        }
         let is_new = |path: &&Path| !path.as_os_str().is_empty() && self.common.metadata(path).is_err();
         let needed = name.ancestors().filter(is_new).count();
         let text = if change.from.is_none() { name.as_os_str().len() + OBJECT_LINE_BYTES } else { 0 };
@@ -918,6 +921,9 @@ impl Importer<'_> {
                 if done.refs.iter().any(|change| change.name == *name && change.kept_as.is_some()) =>
             {
                 Err(format!("{name} is kept under another name"))
+            }
+            Some(RefValue::Symbolic(name)) if !refs::is_name_of_git(name) => {
+                Err("git makes no branch of the name that it points to".to_owned())
             }
             Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => {
                 let words = ["symbolic-ref", "-m", &self.message(), "HEAD", name];

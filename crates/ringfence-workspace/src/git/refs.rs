@@ -83,6 +83,12 @@ pub(crate) fn is_read_loose(name: &str) -> bool {
     Path::new(name).components().count() <= MAX_DEPTH
 }
 
+/// Whether git itself would make a branch or a tag of this name. Commands of the user could take others for options or for `HEAD`.
+pub(crate) fn is_name_of_git(name: &str) -> bool {
+    let short = ["refs/heads/", "refs/tags/"].iter().find_map(|kind| name.strip_prefix(kind));
+    short.is_none_or(|short| !short.starts_with('-') && short != "HEAD")
+}
+
 fn is_sound(name: &str) -> bool {
     let sound_part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
     let sound_character =
