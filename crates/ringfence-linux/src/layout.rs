@@ -6,6 +6,27 @@ use crate::path_bytes;
 use ringfence_core::paths::DirectoryId;
 use serde::{Deserialize, Serialize};
 
+/// What the gate makes ready while the host still scans the workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preparation {
+    /// The beginning of the root.
+    Base(Base),
+    /// Stub files in the root of the workspace.
+    Stubs(Stubs),
+}
+
+/// Stub files that are made before the scan is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stubs {
+    /// The workspace on the host.
+    pub workspace: PathBuf,
+    /// Its identity.
+    pub id: DirectoryId,
+    /// Protected paths that did not exist.
+    pub placeholders: Vec<Placeholder>,
+}
+
 /// What can be built before it is known what runs there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
@@ -48,6 +69,8 @@ pub struct Sandbox {
     pub processors: Option<u32>,
     /// The workspace on the host. Its lock says whether another run stands on the same stand-ins.
     pub workspace: PathBuf,
+    /// Its identity, if stub files are made in it.
+    pub workspace_id: Option<DirectoryId>,
     /// The device and the number of the directory that was looked at, which has to be the one that it starts in.
     pub identity: Option<(u64, u64)>,
     /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.

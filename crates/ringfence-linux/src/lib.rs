@@ -19,6 +19,8 @@ mod stand_ins;
 pub use cgroup::{Bounds, CgroupError, Controller, Groups, Hierarchy, Version};
 pub use confine::landlock_abi;
 pub use kernel::{Kernel, KernelError, Linux, Recorder, build};
-pub use layout::{Access, Base, Covered, Grant, Placeholder, Sandbox, StandIn, Step, Walls};
+pub use layout::{
+    Access, Base, Covered, Grant, Placeholder, Preparation, Sandbox, StandIn, Step, Stubs, Walls,
+};
 pub use spawn::{Child, Kind, Opened, SpawnError, open, try_namespaces};
 pub use stand_ins::{StandIns, is_stand_in};

@@ -250,9 +250,14 @@ impl Opened {
         let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
     }
 
-    /// Tells it all the rest, short of starting the program.
-    pub fn build(self, sandbox: Sandbox, spec: Spec, stdin: Option<OwnedFd>) -> Result<Child, SpawnError> {
-        let stand_ins = StandIns::share(&sandbox.workspace);
+    /// Tells it all the rest, short of starting the program. `early` are stub files that were made before.
+    pub fn build(
+        self,
+        sandbox: Sandbox,
+        (spec, stdin): (Spec, Option<OwnedFd>),
+        early: Option<StandIns>,
+    ) -> Result<Child, SpawnError> {
+        let stand_ins = early.map_or_else(|| StandIns::share(&sandbox.workspace, sandbox.workspace_id), Ok);
         let mut stand_ins = stand_ins.map_err(SpawnError::Placeholder)?;
         stand_ins.answer_for(sandbox.placeholders.clone());
         stand_ins.discard_to(sandbox.discarded.clone());

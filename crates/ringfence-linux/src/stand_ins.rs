@@ -7,16 +7,17 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use ringfence_core::paths::STAND_IN_MARK;
+use ringfence_core::paths::{DirectoryId, STAND_IN_MARK};
 use rustix::fs::{
     CWD, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, XattrFlags, flock, openat2, renameat_with,
 };
 use rustix::io::Errno;
 
-use crate::layout::{Placeholder, StandIn};
+use crate::layout::{Placeholder, StandIn, Stubs};
 
 /// How long others may hold on to a workspace while they take stand-ins away.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -29,6 +30,8 @@ const LONGEST: u64 = 16;
 #[derive(Debug)]
 pub struct StandIns {
     wanted: Vec<Placeholder>,
+    /// How many of them, from the first on, are in their places.
+    placed: usize,
     workspace: File,
     /// The path by which it was opened.
     path: PathBuf,
@@ -37,28 +40,44 @@ pub struct StandIns {
 }
 
 impl StandIns {
-    /// Takes a share of a workspace, before it is scanned.
-    pub fn share(path: &Path) -> io::Result<Self> {
-        let workspace = File::open(path)?;
+    /// Takes a share of a workspace, before it is scanned. Another directory in its place is an error, if its identity is known.
+    pub fn share(path: &Path, id: Option<DirectoryId>) -> io::Result<Self> {
+        let workspace = open_known(path, id)?;
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             match flock(&workspace, FlockOperation::NonBlockingLockShared) {
                 Ok(()) => {
                     let path = path.to_owned();
-                    return Ok(Self { wanted: Vec::new(), workspace, path, discarded: None });
+                    return Ok(Self { wanted: Vec::new(), placed: 0, workspace, path, discarded: None });
                 }
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                     let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
                     let _ = rustix::event::poll(&mut [], pause.as_ref());
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    let message =
+                        "another process holds an exclusive lock on it; `lslocks` names processes with locks";
+                    return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
                 }
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// From now on these are taken away at the end.
+    /// Makes stub files in the root of a workspace before it is known which others there will be. What cannot be made here is
+    /// tried again with those, and refused then.
+    pub fn place_early(stubs: Stubs) -> io::Result<Self> {
+        let mut stand_ins = Self::share(&stubs.workspace, Some(stubs.id))?;
+        stand_ins.answer_for(stubs.placeholders);
+        let _ = stand_ins.place();
+        Ok(stand_ins)
+    }
+
+    /// From now on these are taken away at the end too, the outer ones of them first.
     pub fn answer_for(&mut self, wanted: Vec<Placeholder>) {
-        self.wanted = wanted;
+        let is_new = |placeholder: &Placeholder| !self.wanted.contains(placeholder);
+        let new: Vec<Placeholder> = wanted.into_iter().filter(is_new).collect();
+        self.wanted.extend(new);
     }
 
     /// Directories are moved there instead of being removed: on some file systems removing one waits for the disk.
@@ -74,9 +93,9 @@ impl StandIns {
     /// Makes those that are not there yet. Each comes with its mark: it is made aside and then put in its place, so that no
     /// other run ever takes it for a user's file. Files with the same text are names of one new file: making a file costs ten
     /// times as much as giving it another name.
-    pub fn place(&self) -> io::Result<()> {
+    pub fn place(&mut self) -> io::Result<()> {
         let mut made: Vec<(&StandIn, Aside)> = Vec::new();
-        for (index, placeholder) in self.wanted.iter().enumerate() {
+        for (index, placeholder) in self.wanted.iter().enumerate().skip(self.placed) {
             let held = self.hold(placeholder)?;
             let (kind, placeholder) = (&placeholder.kind, &held.placeholder);
             if fs::symlink_metadata(&placeholder.path).is_ok() {
@@ -106,7 +125,20 @@ impl StandIns {
                 Err(error) => return Err(error.into()),
             }
         }
+        self.placed = self.wanted.len();
         Ok(())
+    }
+}
+
+/// Opens a directory, over no symbolic link if its identity is known.
+fn open_known(path: &Path, id: Option<DirectoryId>) -> io::Result<File> {
+    let Some(id) = id else { return File::open(path) };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = File::from(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?);
+    let data = opened.metadata()?;
+    match (DirectoryId { device: data.dev(), inode: data.ino() }) == id {
+        true => Ok(opened),
+        false => Err(io::Error::other("another directory was put in its place")),
     }
 }
 
@@ -259,12 +291,14 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use ringfence_core::paths::DirectoryId;
+
     use super::StandIns;
-    use crate::layout::{Placeholder, StandIn};
+    use crate::layout::{Placeholder, StandIn, Stubs};
 
     /// Places a stub directory and a stub file, lets something happen, and ends the run.
     fn run(workspace: &Path, discarded: &Path, meanwhile: impl FnOnce()) {
-        let mut stand_ins = StandIns::share(workspace).unwrap();
+        let mut stand_ins = StandIns::share(workspace, None).unwrap();
         stand_ins.answer_for(vec![
             Placeholder { path: workspace.join(".claude"), kind: StandIn::Directory },
             Placeholder { path: workspace.join(".envrc"), kind: StandIn::File(String::new()) },
@@ -308,6 +342,31 @@ mod tests {
         });
         assert_eq!(names(&workspace.join(".claude")), ["settings.json"]);
         assert_eq!(names(&discarded), [""; 0]);
+    }
+
+    #[test]
+    fn stub_files_are_made_in_no_directory_that_was_put_in_the_workspaces_place() {
+        use std::os::unix::fs::MetadataExt;
+        let place = tempfile::tempdir().unwrap();
+        let place = fs::canonicalize(place.path()).unwrap();
+        let (workspace, other) = (place.join("w"), place.join("o"));
+        fs::create_dir(&workspace).unwrap();
+        fs::create_dir(&other).unwrap();
+        let data = fs::metadata(&workspace).unwrap();
+        let id = DirectoryId { device: data.dev(), inode: data.ino() };
+        drop(StandIns::share(&workspace, Some(id)).unwrap());
+        let stubs = || Stubs {
+            workspace: workspace.clone(),
+            id,
+            placeholders: vec![Placeholder { path: workspace.join(".claude"), kind: StandIn::Directory }],
+        };
+        fs::rename(&workspace, place.join("moved")).unwrap();
+        std::os::unix::fs::symlink(&other, &workspace).unwrap();
+        assert!(StandIns::place_early(stubs()).is_err(), "a link");
+        fs::remove_file(&workspace).unwrap();
+        fs::create_dir(&workspace).unwrap();
+        assert!(StandIns::place_early(stubs()).is_err(), "another directory");
+        assert_eq!((names(&workspace), names(&other)), (vec![], vec![]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use ringfence_gate::{
     Elsewhere, Limit, Plain, Spawned, Spawner, Spec, StartFailure, StartProblem, Started, Status, run,
 };
-use ringfence_linux::{Base, Child, Kind, Opened, SpawnError, Walls, open};
+use ringfence_linux::{Base, Child, Kind, Opened, Preparation, SpawnError, StandIns, Walls, open};
 
 use crate::report;
 
@@ -38,6 +38,8 @@ pub(crate) struct AnySpawner {
     elsewhere: Elsewhere,
     /// A sandbox that was begun, or why it could not be.
     prepared: Option<Result<Opened, String>>,
+    /// Stub files that were made before the rest of the sandbox.
+    stubs: Option<StandIns>,
     /// What is to be started without a sandbox.
     plain: Plain,
     /// The sandbox, if there is one. It goes with the gate, and takes its stand-ins with it.
@@ -68,9 +70,13 @@ fn dismiss(opened: Option<Opened>) {
 }
 
 impl Spawner for AnySpawner {
-    fn prepare(&mut self, base: &str) {
-        let base = serde_json::from_str(base).map_err(|error| error.to_string());
-        self.prepared = Some(base.and_then(|base| self.open(base)));
+    fn prepare(&mut self, preparation: &str) {
+        match serde_json::from_str(preparation) {
+            Ok(Preparation::Base(base)) => self.prepared = Some(self.open(base)),
+            // What fails here is tried again with the others, and is an error then.
+            Ok(Preparation::Stubs(stubs)) => self.stubs = StandIns::place_early(stubs).ok(),
+            Err(error) => self.prepared = Some(Err(error.to_string())),
+        }
     }
 
     fn build(&mut self, mut spec: Spec, stdin: Option<OwnedFd>) {
@@ -81,8 +87,10 @@ impl Spawner for AnySpawner {
             _ => return self.child = Some(Err("half a sandbox was ordered".into())),
         };
         let sandbox = serde_json::from_str(&sandbox).map_err(|error| error.to_string());
-        let built = sandbox
-            .and_then(|sandbox| prepared?.build(sandbox, spec, stdin).map_err(|error| error.to_string()));
+        let early = self.stubs.take();
+        let built = sandbox.and_then(|sandbox| {
+            prepared?.build(sandbox, (spec, stdin), early).map_err(|error| error.to_string())
+        });
         self.child = Some(built);
     }
 

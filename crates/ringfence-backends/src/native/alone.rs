@@ -118,6 +118,7 @@ pub(super) fn sandbox(
         scope: false,
         processors: None,
         workspace: workspace.to_owned(),
+        workspace_id: None,
         identity: Some(survey.identity),
         placeholders: Vec::new(),
         discarded: None,

@@ -15,7 +15,7 @@ use ringfence_core::mode::Mode;
 use ringfence_core::paths::DISCARDED;
 use ringfence_core::plan::Plan;
 use ringfence_core::policy::Limits;
-use ringfence_linux::{Base, Groups, Placeholder, StandIn, StandIns};
+use ringfence_linux::{Base, Groups, Placeholder, Preparation, StandIn, StandIns, Stubs};
 use ringfence_workspace::{Directory, StubList};
 
 use super::boundary::{self, Boundary};
@@ -120,7 +120,7 @@ impl Native {
         }
         let program = system::program(request)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
-        let survey = survey::look(request, &self.around, &hidden)?;
+        let survey = survey::look(request, &self.around, &hidden, &mut |_| ())?;
         survey.refuse_governing(request)?;
         let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
             let message = format!("there is no place for a private home: {error}");
@@ -150,18 +150,24 @@ impl Native {
         base: &Base,
     ) -> Result<Traceless<run::Built>, LaunchError> {
         let workspace = plan::lock(&plan.request);
-        let stand_ins = StandIns::share(workspace);
-        let mut stand_ins = stand_ins.map_err(|error| {
-            let message = format!("{} cannot be locked: {error}", workspace.display());
-            LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
-        })?;
+        let stand_ins = StandIns::share(workspace, plan::lock_id(&plan.request));
+        let mut stand_ins = stand_ins.map_err(|error| not_locked(workspace, &error))?;
         let program = system::program(&plan.request)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
-        let mut survey = survey::look(&plan.request, &self.around, &hidden)?;
-        repositories::make(&plan.request, &mut survey, None).map_err(|error| {
+        let mut reserve = |missing: &[survey::Missing]| {
+            let placeholders = plan::early_placeholders(&plan.request, missing);
+            stand_ins.answer_for(placeholders.clone());
+            let stubs =
+                Stubs { workspace: workspace.to_owned(), id: plan.request.workspace_id, placeholders };
+            // A gate that is lost is noticed when it is told the rest.
+            let _ = idle.prepare(&Preparation::Stubs(stubs));
+        };
+        let mut survey = survey::look(&plan.request, &self.around, &hidden, &mut reserve)?;
+        let not_made = |error: io::Error| {
             let message = format!("a private git directory cannot be made: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
-        })?;
+        };
+        repositories::make_places(&plan.request, &survey).map_err(not_made)?;
         let bounded = self.offer().bound(&plan.request)?;
         let discarded = self.around.state.join(DISCARDED).join(format!("{}.stub", plan.request.run));
         let discarded = discarded.to_str().is_some().then_some(discarded);
@@ -182,7 +188,10 @@ impl Native {
             _own: None,
             _groups: bounded.groups,
         };
-        let run = idle.out_of_reach().build(spec, &plan.request)?.with_survey(survey, &plan.request);
+        let run = idle.out_of_reach().build(spec, &plan.request)?;
+        // The private git directories are filled while the gate mounts them.
+        repositories::fill(&plan.request, &mut survey, None).map_err(not_made)?;
+        let run = run.with_survey(survey, &plan.request);
         Ok(Traceless { run: Box::new(run), traces })
     }
 }
@@ -225,12 +234,28 @@ impl Backend for Native {
             Boundary::LandlockAlone { .. } => alone::base(),
         };
         // The gate begins with it while the workspace is looked at.
-        idle.prepare(run::told(&base)?)?;
+        idle.prepare(&Preparation::Base(base.clone()))?;
         Ok(Box::new(match self.boundary() {
             Boundary::Namespaces => self.stage_apart(plan, idle, &system, &base)?,
             Boundary::LandlockAlone { .. } => self.stage_alone(plan, idle, &system)?,
         }))
     }
+}
+
+/// Another run may have taken the user's rights to a workspace below its own, and any process that can read one can lock it.
+fn not_locked(workspace: &Path, error: &io::Error) -> LaunchError {
+    let message = format!("{} cannot be locked: {error}", workspace.display());
+    let (class, remedy) = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            (FailureClass::Refused, "give yourself the rights to it: `chmod u+rwx` on that directory")
+        }
+        io::ErrorKind::WouldBlock => (
+            FailureClass::Unknown,
+            "end that process, or keep other users out: `chmod o-rx` on that directory",
+        ),
+        _ => (FailureClass::Unknown, "look at that directory, and start the run again"),
+    };
+    LaunchError::Runtime(Failure::new(class, message).with_remedy(remedy))
 }
 
 /// Writes down which stub files the overlay gets, and makes the directories above them, as they are below it.

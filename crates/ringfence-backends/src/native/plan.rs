@@ -12,7 +12,7 @@ use ringfence_linux::{Access, Base, Covered, Grant, Placeholder, Sandbox, StandI
 use super::limits::Bounded;
 use super::system::{Part, Program, System};
 use crate::shared::covers::{Cover, Shown, covers, hidden, shown};
-use crate::shared::survey::Survey;
+use crate::shared::survey::{Missing, Survey};
 use crate::shared::{repositories, run};
 
 /// What can be built before the workspace was looked at: the system, empty places, devices, processes.
@@ -177,6 +177,7 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         scope: false,
         processors: None,
         workspace: lock(request).to_owned(),
+        workspace_id: lock_id(request),
         identity: layer(request).is_none().then_some(survey.identity),
         steps: builder.steps,
         grants: builder.grants,
@@ -212,6 +213,11 @@ pub(super) fn lock(request: &Request) -> &Path {
     layer(request).unwrap_or_else(|| request.workspace.host().as_path())
 }
 
+/// The identity of the directory that is locked. A layer is in the state directory, which no run reaches.
+pub(super) fn lock_id(request: &Request) -> Option<DirectoryId> {
+    layer(request).is_none().then_some(request.workspace_id)
+}
+
 /// Where a path of the workspace that is not there yet would come to be.
 fn in_layer(request: &Request, path: &Path) -> PathBuf {
     let rest = path.strip_prefix(request.workspace.host().as_path()).ok();
@@ -229,6 +235,14 @@ pub(super) fn placeholders(request: &Request, survey: &Survey) -> Vec<Placeholde
     let stand_in =
         |(path, kind): &(PathBuf, StandIn)| Placeholder { path: in_layer(request, path), kind: kind.clone() };
     survey.missing.iter().map(stand_in).collect()
+}
+
+/// Those of them that can be made before the scan is over: in the workspace itself, for a layer is not ready by then.
+pub(super) fn early_placeholders(request: &Request, missing: &[Missing]) -> Vec<Placeholder> {
+    if request.policy.files.workspace == WorkspaceAccess::ReadOnly || layer(request).is_some() {
+        return Vec::new();
+    }
+    missing.iter().map(|(path, kind)| Placeholder { path: path.clone(), kind: kind.clone() }).collect()
 }
 
 /// What is seen of the host by these steps.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 
@@ -87,14 +88,28 @@ pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
     Some(if number == 0 { place.to_owned() } else { place.join(number.to_string()) })
 }
 
-/// Makes the private git directories of a run in their places. One that cannot be made stays empty, with a notice: an earlier
-/// run may have left the repository so.
+/// Makes the private git directories of a run, empty, so that they can be mounted.
+pub(crate) fn make_places(request: &Request, survey: &Survey) -> io::Result<()> {
+    let places = (0..survey.git.len()).filter_map(|number| place(request, number));
+    places.into_iter().try_for_each(|place| {
+        fs::create_dir_all(&place)?;
+        fs::DirBuilder::new().mode(0o700).create(place.join(PRIVATE))
+    })
+}
+
+/// Makes and fills the private git directories of a run.
 pub(crate) fn make(request: &Request, survey: &mut Survey, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let places = (0..survey.git.len()).filter_map(|number| place(request, number));
+    places.into_iter().try_for_each(fs::create_dir_all)?;
+    fill(request, survey, owner)
+}
+
+/// Fills them. One that cannot be made stays empty, with a notice: an earlier run may have left the repository so.
+pub(crate) fn fill(request: &Request, survey: &mut Survey, owner: Option<(u32, u32)>) -> io::Result<()> {
     let denied = request.policy.files.denied().unwrap_or_else(|_| GlobSet::empty());
     let mut index_budget = git::MAX_INDEX_BYTES;
     for (number, mount) in survey.git.iter().enumerate() {
         let Some(place) = place(request, number) else { continue };
-        fs::create_dir_all(&place)?;
         let missing = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(&mount.tree).ok());
         let excluded: Vec<String> = missing.filter_map(Path::to_str).map(String::from).collect();
         let made = git::make(Making {
@@ -124,6 +139,15 @@ pub(crate) fn make(request: &Request, survey: &mut Survey, owner: Option<(u32, u
 /// The private directory of a run in its place.
 pub(crate) fn private(request: &Request, number: usize) -> PathBuf {
     place(request, number).unwrap_or_default().join(PRIVATE)
+}
+
+/// Reserves `.git` in a workspace that has none, or a run could make a repository there.
+pub(super) fn reserve(request: &Request, survey: &mut Survey) {
+    let workspace = request.workspace.host().as_path();
+    let is_missing = || fs::symlink_metadata(workspace.join(".git")).is_err();
+    if request.policy.files.git != GitAccess::Direct && writes(request) && is_missing() {
+        survey.protect(workspace, &[".git/".to_owned()]);
+    }
 }
 
 /// Finds the repository of the workspace itself.

@@ -16,6 +16,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::locations::Locations;
 use ringfence_core::plan::{Request, Stdin, TerminalSize};
 use ringfence_gate::{Order, Report, Spec, StartProblem, Status, WireError};
+use ringfence_linux::Preparation;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{ioctl_fionbio, ioctl_fionread};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -104,8 +105,9 @@ impl Idle {
     }
 
     /// Tells it to make ready what does not depend on what is started.
-    pub(crate) fn prepare(&self, what: String) -> Result<(), LaunchError> {
-        self.gate.send(&Order::Prepare(what), None).map_err(|error| lost(&error))
+    pub(crate) fn prepare(&self, preparation: &Preparation) -> Result<(), LaunchError> {
+        let preparation = told(preparation)?;
+        self.gate.send(&Order::Prepare(preparation), None).map_err(|error| lost(&error))
     }
 
     /// Tells it what is to be started, so that it makes all ready for it.

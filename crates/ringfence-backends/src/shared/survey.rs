@@ -35,6 +35,7 @@ use rustix::io::Errno;
 use super::crowding::{self, Limit};
 use super::git_configuration::UserGit;
 use super::home_links;
+use super::home_names::HomeNames;
 use super::other_runs::{self, Known};
 use super::register::{CoverKind, Registration, id_of};
 use super::repositories::{self, GitMount};
@@ -65,6 +66,9 @@ const STATE_MARKERS: [&str; 2] = [RunTrees::FILE_NAME, "ringfence.db"];
 /// Secrets of a state directory that cannot be hidden whole.
 const STATE_SECRETS: [&str; 4] = ["api.token", "ringfence.db", "ringfence.db-wal", "ringfence.db-journal"];
 
+/// A protected path that is not there, and what stands in for it.
+pub(crate) type Missing = (PathBuf, StandIn);
+
 /// What was found. All paths are the host's, links resolved.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Survey {
@@ -89,7 +93,7 @@ pub(crate) struct Survey {
     /// Those of the protected paths that are symbolic links: they are held, not what they lead to.
     pub(crate) links: Vec<PathBuf>,
     /// Those of both that are not there, and what stands in for them; the outer ones first.
-    pub(crate) missing: Vec<(PathBuf, StandIn)>,
+    pub(crate) missing: Vec<Missing>,
     /// The device and the number of the workspace.
     pub(crate) identity: (u64, u64),
     /// What is at the paths that are held or hidden below what the run sees.
@@ -106,19 +110,22 @@ pub(super) fn refused(message: String) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
 }
 
-/// Scans until nothing is missed that another run covers. Besides what the policy names, `hidden` is hidden.
+/// Scans until nothing is missed that another run covers. Besides what the policy names, `hidden` is hidden. `reserve` is called
+/// with the protected paths that are missing in the root of the workspace as soon as they are known, before the scan.
 pub(crate) fn look(
     request: &Request,
     around: &Surroundings,
     hidden: &[(PathBuf, bool)],
+    reserve: &mut dyn FnMut(&[Missing]),
 ) -> Result<Survey, LaunchError> {
     let unusable = |error| refused(format!("the register of active runs cannot be used: {error}"));
     let mut registration = Registration::begin(&around.state, &request.run).map_err(unusable)?;
     let mut known = Known::default();
     let mut missed = PathBuf::new();
     let ending = Ending::of(request, around);
-    for _ in 0..MAX_SCANS {
-        let mut survey = scan_once(request, (&around.home, &ending), hidden, &known)?;
+    for number in 0..MAX_SCANS {
+        let reserve: &mut dyn FnMut(&[Missing]) = if number == 0 { reserve } else { &mut |_| () };
+        let mut survey = scan_once(request, (&around.home, &ending), hidden, &known, reserve)?;
         if let Some(gone) = survey.identify(request) {
             missed = gone;
             continue;
@@ -150,6 +157,7 @@ fn scan_once(
     (home, ending): (&Path, &Ending<'_>),
     hidden: &[(PathBuf, bool)],
     known: &Known,
+    reserve: &mut dyn FnMut(&[Missing]),
 ) -> Result<Survey, LaunchError> {
     let workspace = request.workspace.host().as_path();
     let files = &request.policy.files;
@@ -167,7 +175,9 @@ fn scan_once(
             survey.shown.push((path, write));
         }
     }
-    survey.hidden.extend(files.secret_paths(home).filter_map(|secret| real(&secret)));
+    let home_names = HomeNames::list(home);
+    let secrets = files.secret_paths(home).filter(|secret| home_names.may_exist(secret));
+    survey.hidden.extend(secrets.filter_map(|secret| real(&secret)));
     for (path, _) in &survey.shown {
         if let Some((secret, _)) = survey.hidden.iter().find(|(secret, _)| path.starts_with(secret)) {
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
@@ -181,7 +191,11 @@ fn scan_once(
         here.push(SETTINGS_DIRECTORY.to_owned());
     }
     survey.protect(workspace, &here);
-    survey.protect_home(workspace, home, &own);
+    repositories::reserve(request, &mut survey);
+    reserve(&survey.missing);
+    let in_root = |(path, _): &Missing| path.strip_prefix(workspace).ok().map(Path::to_owned);
+    let stubs: Vec<PathBuf> = survey.missing.iter().filter_map(in_root).collect();
+    survey.protect_home(workspace, (home, &home_names), &own);
     survey.protect_governing(request);
     repositories::of_workspace(request, &tree, home, &mut survey);
     let denied = files.denied().map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
@@ -189,6 +203,8 @@ fn scan_once(
     let names = Names {
         denied: &denied,
         protected: &here,
+        stubs: &stubs,
+        governing: &shared_inodes(request.governing.iter().map(HostPath::as_path)),
         known,
         ending,
         git: files.git,
@@ -304,6 +320,10 @@ struct Names<'a> {
     denied: &'a GlobSet,
     /// Paths that are protected in every directory where they exist.
     protected: &'a [String],
+    /// Protected paths of the workspace, relative to it, for which stub files are being made.
+    stubs: &'a [PathBuf],
+    /// Device and inode of the files that govern runs and have several names.
+    governing: &'a BTreeSet<(u64, u64)>,
     /// What other runs cover.
     known: &'a Known,
     ending: &'a Ending<'a>,
@@ -321,6 +341,13 @@ impl Names<'_> {
     fn beginning_with(&self, name: &OsStr) -> impl Iterator<Item = &str> {
         let first = move |path: &&str| path.split('/').next().is_some_and(|first| OsStr::new(first) == name);
         self.protected.iter().map(String::as_str).filter(first)
+    }
+
+    /// Whether an entry is a stub file that was made since the scan began. A file that another program made there is scanned.
+    fn is_new_stub(&self, root: &Path, path: &Path) -> bool {
+        self.is_workspace
+            && self.stubs.iter().any(|stub| stub == path)
+            && ringfence_linux::is_stand_in(&root.join(path))
     }
 }
 
@@ -449,13 +476,15 @@ impl Survey {
 
     /// Files of the user's home, wherever they could be written: the workspace is the home or is above it, a part of it was
     /// named, or a link of the home leads there.
-    fn protect_home(&mut self, workspace: &Path, home: &Path, names: &[String]) {
+    fn protect_home(&mut self, workspace: &Path, (home, home_names): (&Path, &HomeNames), names: &[String]) {
+        let as_named = home;
         let Ok(home) = fs::canonicalize(home) else { return };
         let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
         let roots: Vec<PathBuf> = [workspace.to_owned()].into_iter().chain(named).collect();
         let names: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("~/")).collect();
         let before = self.protected.len();
-        home_links::protect(&home, &names, &roots, self);
+        let existing = names.iter().copied().filter(|name| home_names.may_exist(&as_named.join(name)));
+        home_links::protect(&home, &existing.collect::<Vec<_>>(), &roots, self);
         let led_to = self.protected.get(before..).unwrap_or_default().to_vec();
         self.notice("read-only, for links in your home lead there (`files.protect` names them)", &led_to);
         for root in roots {
@@ -762,6 +791,9 @@ impl Finds {
         let path = visit.path;
         let beside = path.parent().unwrap_or(Path::new(""));
         let elsewhere = !names.is_workspace || !beside.as_os_str().is_empty();
+        if names.is_new_stub(root, path) {
+            return Next::PassOver;
+        }
         let id = DirectoryId { device: visit.parent.id().device, inode: visit.inode };
         let covered = names.known.kind(id, visit.name);
         let is_hidden = covered.is_some_and(CoverKind::is_hidden);
@@ -800,6 +832,9 @@ impl Finds {
         }
         if visit.kind == EntryKind::Socket {
             self.hidden.push((path.to_owned(), false));
+        }
+        if visit.kind == EntryKind::File && names.governing.contains(&(id.device, id.inode)) {
+            self.protected.push(path.to_owned());
         }
         self.hide_state(visit, beside);
         if elsewhere {
@@ -904,7 +939,9 @@ fn stand_in(name: &str, last: bool) -> StandIn {
 }
 
 /// The files among these that have more than one name.
-fn shared_inodes<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> BTreeSet<(u64, u64)> {
+fn shared_inodes<'a, P: AsRef<Path> + 'a + ?Sized>(
+    paths: impl IntoIterator<Item = &'a P>,
+) -> BTreeSet<(u64, u64)> {
     let data = paths.into_iter().filter_map(|path| fs::symlink_metadata(path).ok());
     data.filter(|data| data.is_file() && data.nlink() > 1).map(|data| (data.dev(), data.ino())).collect()
 }

@@ -22,7 +22,7 @@ use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::{Plan, Request};
 use ringfence_core::policy::{Limits, WorkspaceAccess};
 use ringfence_gate::{Order, Stream};
-use ringfence_linux::{Placeholder, Sandbox, StandIns};
+use ringfence_linux::{Placeholder, Preparation, Sandbox, StandIns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -120,7 +120,7 @@ impl Containers {
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
         let idle = connect_gate(control, container)?;
-        idle.prepare(run::told(&plan::base())?)?;
+        idle.prepare(&Preparation::Base(plan::base()))?;
         let (program, env) = plan::command(request, &self.around.gate.program, &image_env(&image));
         let spec = run::spec(request, &program, request.workspace.guest().as_path(), Some(sandbox));
         let built = idle.build(ringfence_gate::Spec { env, memory_limit, process_limit, ..spec }, request)?;
@@ -136,9 +136,9 @@ impl Containers {
         image: &ImageInspect,
     ) -> Result<Ready, LaunchError> {
         let workspace = request.workspace.host().as_path();
-        let stand_ins = StandIns::share(workspace);
+        let stand_ins = StandIns::share(workspace, Some(request.workspace_id));
         let mut stand_ins = stand_ins.map_err(|error| broken("lock the workspace", &error))?;
-        let survey = survey::look(request, &self.around, &survey::state(&self.around.state))?;
+        let survey = survey::look(request, &self.around, &survey::state(&self.around.state), &mut |_| ())?;
         let room = Room::new(&self.around.state, &request.run);
         let room = room.map_err(|error| broken("make a place for the run", &error))?;
         let (seen, covers) = plan::seen(request, &survey);
@@ -165,6 +165,7 @@ impl Containers {
             engine: engine.endpoint.socket.clone(),
             engine_id: engine.facts.id.clone(),
             workspace: workspace.to_owned(),
+            workspace_id: Some(request.workspace_id),
             placeholders: placeholders(request, &survey),
         };
         room.note(&note).map_err(|error| broken("write down what is made", &error))?;

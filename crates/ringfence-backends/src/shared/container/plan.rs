@@ -313,6 +313,7 @@ impl Parts<'_> {
             scope: false,
             processors,
             workspace: workspace.guest().as_path().to_owned(),
+            workspace_id: None,
             identity: write.then_some(self.survey.identity),
             placeholders: Vec::new(),
             discarded: None,

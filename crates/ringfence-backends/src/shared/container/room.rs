@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
+use ringfence_core::paths::DirectoryId;
 use ringfence_linux::{Placeholder, StandIns};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,9 @@ pub(super) struct Note {
     pub(super) engine_id: String,
     /// Whose lock guards the stand-ins.
     pub(super) workspace: PathBuf,
+    /// Its identity. Absent in notes of earlier versions.
+    #[serde(default)]
+    pub(super) workspace_id: Option<DirectoryId>,
     pub(super) placeholders: Vec<Placeholder>,
 }
 
@@ -199,7 +203,7 @@ impl Drop for Room {
 impl Note {
     /// Takes away what stands in the workspace, unless another run stands on it.
     pub(super) fn clear_workspace(&self) {
-        if let Ok(mut stand_ins) = StandIns::share(&self.workspace) {
+        if let Ok(mut stand_ins) = StandIns::share(&self.workspace, self.workspace_id) {
             stand_ins.answer_for(self.placeholders.clone());
         }
     }

@@ -24,6 +24,7 @@ use std::time::Duration;
 use bollard::models::ContainerCreateBody;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::mode::Mode;
+use ringfence_core::paths::DirectoryId;
 use ringfence_gate::{receive, send};
 use ringfence_linux::{Placeholder, StandIns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -69,6 +70,7 @@ pub(super) struct Pattern {
     /// How many private git directories it sees.
     git: usize,
     workspace: PathBuf,
+    workspace_id: Option<DirectoryId>,
     placeholders: Vec<Placeholder>,
     count: u32,
 }
@@ -117,6 +119,7 @@ impl Pattern {
             texts,
             git,
             workspace: note.workspace.clone(),
+            workspace_id: note.workspace_id,
             placeholders: note.placeholders.clone(),
             count,
         })
@@ -201,7 +204,7 @@ pub(crate) fn keep(pattern: &str, around: &Surroundings, flavors: &[Flavor]) -> 
     let Some(_lock) = alone(&place.with_extension("lock")).map_err(io)? else { return Ok(()) };
     let _ = fs::remove_file(&place);
     let listener = UnixListener::bind(&place).map_err(io)?;
-    let mut stand_ins = StandIns::share(&pattern.workspace).map_err(io)?;
+    let mut stand_ins = StandIns::share(&pattern.workspace, pattern.workspace_id).map_err(io)?;
     stand_ins.answer_for(pattern.placeholders.clone());
     // The run that knew them may be over.
     stand_ins.place().map_err(io)?;
@@ -364,6 +367,7 @@ fn make(pattern: &Pattern, engine: &Engine, state: &Path, run: &str) -> Result<W
         engine: socket.clone(),
         engine_id: engine.facts.id.clone(),
         workspace: workspace.clone(),
+        workspace_id: pattern.workspace_id,
         placeholders: placeholders.clone(),
     };
     let empty = vec![String::new(); *texts];
