@@ -34,6 +34,7 @@ mod relay;
 mod request;
 mod scrub;
 mod secret;
+mod sent_secrets;
 mod session;
 mod socks;
 mod tunnel;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::response::Parts;
 
 use crate::answer::Refusal;
@@ -13,12 +13,15 @@ use crate::meter::{Admitted, Api, Reading, is_limit};
 use crate::note::Note;
 use crate::request::{Prepared, strip};
 use crate::scrub::Scrub;
+use crate::sent_secrets::SentSecrets;
 use crate::session::Session;
 
 /// What is done with an answer while it passes.
 pub(crate) struct Passing {
     reading: Option<Reading>,
+    /// One for each secret that was sent so far, if the host is looked into.
     scrubs: Vec<Scrub>,
+    sent: Option<Arc<SentSecrets>>,
     note: Note,
 }
 
@@ -32,15 +35,16 @@ impl Passing {
     ) -> Result<Self, Refusal> {
         note.status = Some(parts.status.as_u16());
         let (api, status) = (prepared.api, parts.status);
-        // Of the model's server alone: another host's word is not about the model.
-        if api.is_some() && is_limit(status, &parts.headers) {
+        // Of the model's server and the user's account alone: other limits are not the task's.
+        if api.is_some() && prepared.model_credential && is_limit(status, &parts.headers) {
             session.meter().note_limit();
         }
         let admitted = prepared.admitted;
-        let scrubs: Vec<Scrub> = prepared.secrets.into_iter().map(Scrub::new).collect();
+        let sent = prepared.looked_into.then(|| Arc::clone(&session.sent));
+        let scrubs: Vec<Scrub> = sent.iter().flat_map(|sent| sent.after(0)).map(Scrub::new).collect();
         scrubs.iter().for_each(|scrub| scrub.headers(&mut parts.headers));
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(Self { reading: None, scrubs, note });
+            return Ok(Self { reading: None, scrubs, sent, note });
         }
         if !scrubs.is_empty() && is_packed(&parts.headers) {
             let refusal = Refusal::unreachable("the host packs its answer though it was asked not to");
@@ -49,8 +53,12 @@ impl Passing {
         }
         strip(&mut parts.headers, false);
         Ok(Self {
-            reading: api.map(|api| reading(session, api, status, &parts.headers, admitted)),
+            reading: api.map(|api| {
+                let reading = reading(session, api, status, &parts.headers, admitted);
+                if prepared.model_credential { reading } else { reading.of_other_account() }
+            }),
             scrubs,
+            sent,
             note,
         })
     }
@@ -60,6 +68,9 @@ impl Passing {
         self.note.counts.received.fetch_add(data.len() as u64, Ordering::Relaxed);
         if let Some(reading) = &mut self.reading {
             reading.read(&data);
+        }
+        if let Some(sent) = &self.sent {
+            self.scrubs.extend(sent.after(self.scrubs.len()).into_iter().map(Scrub::new));
         }
         self.scrubs.iter_mut().fold(data, |data, scrub| scrub.pass(data))
     }
@@ -125,9 +136,8 @@ fn is_stream(headers: &HeaderMap) -> bool {
 }
 
 fn is_packed(headers: &HeaderMap) -> bool {
-    headers
-        .get(CONTENT_ENCODING)
-        .is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    let is_identity = |encoding: &HeaderValue| encoding.as_bytes().eq_ignore_ascii_case(b"identity");
+    !headers.get_all(CONTENT_ENCODING).iter().all(is_identity)
 }
 
 #[cfg(test)]
@@ -135,6 +145,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
+    use bytes::Bytes;
     use http::HeaderMap;
     use http::header::HeaderValue;
 
@@ -174,12 +185,39 @@ mod tests {
         assert!(!Watch::new(&session, &stranger).is_stray_after(&trailers("other")));
         // On its way in: a secret.
         let mut prepared = Prepared::default();
-        prepared.secrets.push(Secret::new("sk-ant-api03-real".into()));
+        prepared.looked_into = true;
+        session.sent.add(&[Secret::new("sk-ant-api03-real".into())]);
         let (mut parts, ()) = http::Response::new(()).into_parts();
         let note = Note::new(&session, &"host.test", 443, "tls");
         let passing = Passing::begin(&session, prepared, &mut parts, note).unwrap();
         let mut said = trailers("key sk-ant-api03-real");
         passing.pass_trailers(&mut said);
         assert_eq!(said[http::header::ETAG], "key *****************");
+    }
+
+    #[test]
+    fn secret_that_is_sent_while_an_answer_is_under_way_does_not_pass_in_it() {
+        let session = idle_session(Vec::new());
+        let begin = |looked_into, headers: &[(&'static str, &'static str)]| {
+            let mut prepared = Prepared::default();
+            prepared.looked_into = looked_into;
+            let (mut parts, ()) = http::Response::new(()).into_parts();
+            for (name, value) in headers {
+                parts.headers.append(*name, HeaderValue::from_static(value));
+            }
+            let note = Note::new(&session, &"host.test", 443, "tls");
+            Passing::begin(&session, prepared, &mut parts, note)
+        };
+        let mut before = begin(true, &[]).ok().unwrap();
+        assert_eq!(before.pass(Bytes::from_static(b"sk-real ")), "sk-real ");
+        session.sent.add(&[Secret::new("sk-real".into()), Secret::new("sk-real".into())]);
+        assert_eq!(before.pass(Bytes::from_static(b"sk-real ")), "******* ");
+        let mut after = begin(true, &[]).ok().unwrap();
+        assert_eq!(after.pass(Bytes::from_static(b"a sk-real.")), "a *******.");
+        let mut elsewhere = begin(false, &[]).ok().unwrap();
+        assert_eq!(elsewhere.pass(Bytes::from_static(b"sk-real")), "sk-real");
+        let packed = [("content-encoding", "identity"), ("content-encoding", "gzip")];
+        assert!(begin(true, &packed).is_err(), "the second header counts too");
+        assert!(begin(true, &packed[..1]).is_ok());
     }
 }

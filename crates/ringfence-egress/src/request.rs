@@ -93,8 +93,10 @@ pub(crate) enum Decision {
 /// What goes with a request, and with its answer.
 #[derive(Default)]
 pub(crate) struct Prepared {
-    /// What was put on the wire.
-    pub(crate) secrets: Vec<Secret>,
+    /// Whether its host is looked into, which may repeat any secret of the session in its answer.
+    pub(crate) looked_into: bool,
+    /// Whether the credential of the agent CLI's own model was added.
+    pub(crate) model_credential: bool,
     /// The login that was used, and its token.
     login: Option<(Arc<Login>, Secret)>,
     /// How its answer tells what was used.
@@ -145,11 +147,11 @@ pub(crate) async fn prepare(
     let upgrade = wants_websocket(parts)?;
     let api = match session.is_bounded() {
         true => check_budget(session, target, upgrade, parts)?,
-        false => api_by_path(parts.uri.path()).filter(|_| looked),
+        false => model_api(session, target, parts),
     };
     strip(&mut parts.headers, upgrade);
     check_placeholders(session, target, parts)?;
-    let mut prepared = Prepared { api, upgrade, ..Prepared::default() };
+    let mut prepared = Prepared { api, upgrade, looked_into: looked, ..Prepared::default() };
     for credential in session.credentials.iter().filter(|one| one.is_for(&target.host, target.port)) {
         if !credential.scope.covers(&target.host, &parts.method, parts.uri.path()) {
             check_unused(credential, target, parts)?;
@@ -157,7 +159,9 @@ pub(crate) async fn prepare(
             apply(ways, target, credential, &mut parts.headers, &mut prepared, note).await?;
         }
     }
-    if prepared.api.is_some() || !prepared.secrets.is_empty() {
+    // With a key of its own a run uses another account, and could have any usage and any limit told of it.
+    prepared.api = prepared.api.filter(|_| session.is_bounded() || prepared.model_credential);
+    if looked {
         // What is packed or cut into pieces cannot be read here.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         parts.headers.remove(RANGE);
@@ -187,7 +191,8 @@ async fn apply(
         note.credential = Some(credential.name().to_owned());
         let login = || Some((credential.login()?.clone(), first.clone()));
         prepared.login = prepared.login.take().or_else(login);
-        prepared.secrets.extend(used);
+        prepared.model_credential |= !credential.named;
+        ways.session.sent.add(&used);
     }
     // What is left of a placeholder is where the host might repeat it.
     if credential.is_in_headers(headers) { Err(stray(credential, target)) } else { Ok(()) }
@@ -203,7 +208,19 @@ fn check_unused(credential: &Credential, target: &Target, parts: &Parts) -> Resu
     Err(Refusal::new(StatusCode::FORBIDDEN, "credential-path", message))
 }
 
-/// The API of a request by the end of its path, for usage that is counted where there is no budget.
+/// The API of a request to the model of the agent CLI, for usage that is counted where there is no budget.
+fn model_api(session: &Session, target: &Target, parts: &Parts) -> Option<Api> {
+    let Target { host, port, .. } = target;
+    let known = session
+        .looks_into(host, *port)
+        .then(|| session.model_use(host, *port, &parts.method, parts.uri.path()))?;
+    match known {
+        Some(Use::Metered(api)) => Some(api),
+        _ => None,
+    }
+}
+
+/// The API of a request by the end of its path.
 fn api_by_path(path: &str) -> Option<Api> {
     Api::of(&String::from_utf8_lossy(&percent_decoded(path)).to_ascii_lowercase())
 }

@@ -21,6 +21,7 @@ use crate::daemon::DaemonAddress;
 use crate::endpoints::{Scope, Use, is_provider, provider_use};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
+use crate::sent_secrets::SentSecrets;
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
 
 /// What a run is given.
@@ -75,6 +76,8 @@ pub struct Session {
     pub(crate) bodies: Semaphore,
     /// For requests whose answers are held on their way: by HTTP/2, and of the proxy itself.
     pub(crate) exchanges: Arc<Semaphore>,
+    /// What was put on the wire.
+    pub(crate) sent: Arc<SentSecrets>,
     audit: OnceLock<Audit>,
     audit_state: Arc<AuditState>,
     connect_to: ConnectTo,
@@ -174,6 +177,7 @@ impl Session {
             busy: Busy::default(),
             bodies: Semaphore::new(MAX_HELD_BODIES),
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+            sent: Arc::default(),
             audit: OnceLock::new(),
             audit_state: Arc::default(),
             connect_to,

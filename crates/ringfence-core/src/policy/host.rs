@@ -94,6 +94,9 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// Where Azure's machines find their agent and their metadata, in the midst of public addresses.
+const AZURE_PLATFORM: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
+
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     let shared = a == 100 && (64..128).contains(&b);
@@ -109,7 +112,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || shared
         || protocols
         || benchmark
-        || relay)
+        || relay
+        || address == AZURE_PLATFORM)
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
@@ -192,6 +196,7 @@ mod tests {
             "127.0.0.1",
             "127.255.0.1",
             "169.254.169.254",
+            "168.63.129.16",
             "172.16.0.1",
             "192.168.1.1",
             "100.64.0.1",

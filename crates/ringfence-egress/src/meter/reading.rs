@@ -50,6 +50,8 @@ pub(crate) struct Reading {
     admitted: Option<Arc<Admitted>>,
     /// Whether it is an error, which costs nothing that it does not tell.
     is_error: bool,
+    /// Whether the request was without the credential of the model.
+    of_other_account: bool,
 }
 
 /// Which halves of its usage an answer has told to the end, in whole numbers.
@@ -82,7 +84,15 @@ impl Reading {
     pub(crate) fn new(api: Api, meter: Arc<Meter>, streams: bool, admitted: Option<Arc<Admitted>>) -> Self {
         let text = if streams { Text::Line(Vec::new()) } else { Text::Whole(Scanner::default()) };
         let (used, counted) = (Used::default(), Used::default());
-        Self { api, meter, text, streams, used, counted, told: Told::default(), admitted, is_error: false }
+        let told = Told::default();
+        let (is_error, of_other_account) = (false, false);
+        Self { api, meter, text, streams, used, counted, told, admitted, is_error, of_other_account }
+    }
+
+    /// Reads an answer to a request without the credential of the model: its limits are not those of the user's account.
+    pub(crate) fn of_other_account(mut self) -> Self {
+        self.of_other_account = true;
+        self
     }
 
     /// Reads the answer with an error status. Its request is on its way until it is read: a server may tell usage in it.
@@ -165,7 +175,7 @@ impl Reading {
     }
 
     fn document(&mut self, document: &Value) {
-        if is_limit_error(document) {
+        if !self.of_other_account && is_limit_error(document) {
             self.meter.note_limit();
         }
         let kind = document["type"].as_str();
