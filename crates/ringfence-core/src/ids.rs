@@ -82,8 +82,10 @@ name_type!(
 );
 name_type!(
     /// A conversation that an agent CLI can continue, in that CLI's own words.
-    SessionId, "session id", "1 to 200 visible characters, not starting with `-`",
-    |text| (1..=200).contains(&text.len()) && !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic())
+    SessionId, "session id", "letters, digits, `-` and `_`, starting with a letter or digit, at most 200 of them",
+    |text| (1..=200).contains(&text.len())
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 );
 
 #[cfg(test)]
@@ -101,7 +103,9 @@ mod tests {
 
     #[test]
     fn a_session_id_can_never_be_taken_for_a_flag() {
-        assert!("--dangerous".parse::<SessionId>().is_err());
+        for hostile in ["--dangerous", "../../etc/x", "a/b", "a b", ""] {
+            assert!(hostile.parse::<SessionId>().is_err(), "{hostile:?}");
+        }
         assert!("ses_abc-1".parse::<SessionId>().is_ok());
     }
 }
