@@ -36,6 +36,8 @@ pub enum ExecutedBy {
     AgentCli,
     /// A package manager or a build tool.
     PackageManager,
+    /// Another program that is started in the directory: an interpreter, a debugger, another version control system.
+    Program,
 }
 
 impl ExecutedBy {
@@ -47,6 +49,7 @@ impl ExecutedBy {
             ExecutedBy::Shell => "a shell executes it",
             ExecutedBy::PackageManager => "package managers execute what it names",
             ExecutedBy::AgentCli => "agent CLIs execute what it names",
+            ExecutedBy::Program => "programs that are started there execute it",
         }
     }
 }
@@ -72,7 +75,7 @@ pub struct Report {
 }
 
 /// Names that are executed wherever they are.
-const NAMES: [(&str, ExecutedBy); 53] = [
+const NAMES: &[(&str, ExecutedBy)] = &[
     (".envrc", ExecutedBy::Shell),
     (".bashrc", ExecutedBy::Shell),
     (".bash_profile", ExecutedBy::Shell),
@@ -80,20 +83,23 @@ const NAMES: [(&str, ExecutedBy); 53] = [
     (".zshrc", ExecutedBy::Shell),
     (".zprofile", ExecutedBy::Shell),
     (".zshenv", ExecutedBy::Shell),
-    (".mise.toml", ExecutedBy::Shell),
-    ("mise.toml", ExecutedBy::Shell),
-    (".mise.local.toml", ExecutedBy::Shell),
-    ("mise.local.toml", ExecutedBy::Shell),
+    (".zlogin", ExecutedBy::Shell),
+    (".zlogout", ExecutedBy::Shell),
+    (".bash_login", ExecutedBy::Shell),
+    (".bash_logout", ExecutedBy::Shell),
+    (".bash_aliases", ExecutedBy::Shell),
+    (".autoenv", ExecutedBy::Shell),
+    (".autoenv.zsh", ExecutedBy::Shell),
+    ("flake.nix", ExecutedBy::Shell),
+    ("shell.nix", ExecutedBy::Shell),
+    ("default.nix", ExecutedBy::Shell),
+    ("devenv.nix", ExecutedBy::Shell),
     (".tool-versions", ExecutedBy::Shell),
     (".gitconfig", ExecutedBy::Git),
     (".gitmodules", ExecutedBy::Git),
     (".husky", ExecutedBy::Git),
     (".githooks", ExecutedBy::Git),
     (".pre-commit-config.yaml", ExecutedBy::Git),
-    ("lefthook.yml", ExecutedBy::Git),
-    ("lefthook.yaml", ExecutedBy::Git),
-    (".lefthook.yml", ExecutedBy::Git),
-    ("lefthook-local.yml", ExecutedBy::Git),
     (".lefthook", ExecutedBy::Git),
     (".lefthook-local", ExecutedBy::Git),
     (".overcommit.yml", ExecutedBy::Git),
@@ -109,12 +115,27 @@ const NAMES: [(&str, ExecutedBy); 53] = [
     (".dir-locals-2.el", ExecutedBy::Editor),
     (".zed", ExecutedBy::Editor),
     (".helix", ExecutedBy::Editor),
+    (".devcontainer.json", ExecutedBy::Editor),
+    (".vim", ExecutedBy::Editor),
+    (".lvimrc", ExecutedBy::Editor),
+    (".local.vimrc", ExecutedBy::Editor),
+    (".bsp", ExecutedBy::Editor),
+    (".run", ExecutedBy::Editor),
+    (".fleet", ExecutedBy::Editor),
+    (".pylintrc", ExecutedBy::Editor),
+    ("rust-analyzer.toml", ExecutedBy::Editor),
+    ("pyvenv.cfg", ExecutedBy::Editor),
     ("package.json", ExecutedBy::PackageManager),
     (".npmrc", ExecutedBy::PackageManager),
     (".yarnrc.yml", ExecutedBy::PackageManager),
-    (".pnpmfile.cjs", ExecutedBy::PackageManager),
     (".ripgreprc", ExecutedBy::PackageManager),
     (".cargo", ExecutedBy::PackageManager),
+    (".yarnrc", ExecutedBy::PackageManager),
+    ("bunfig.toml", ExecutedBy::PackageManager),
+    ("pnpm-workspace.yaml", ExecutedBy::PackageManager),
+    (".bundle", ExecutedBy::PackageManager),
+    (".mvn", ExecutedBy::PackageManager),
+    (".bazelrc", ExecutedBy::PackageManager),
     ("rust-toolchain", ExecutedBy::PackageManager),
     ("rust-toolchain.toml", ExecutedBy::PackageManager),
     (".claude", ExecutedBy::AgentCli),
@@ -126,9 +147,44 @@ const NAMES: [(&str, ExecutedBy); 53] = [
     (".cursor", ExecutedBy::AgentCli),
     (".gemini", ExecutedBy::AgentCli),
     (".ringfence", ExecutedBy::AgentCli),
+    (".aider.conf.yml", ExecutedBy::AgentCli),
+    (".crush.json", ExecutedBy::AgentCli),
+    ("crush.json", ExecutedBy::AgentCli),
+    (".amp", ExecutedBy::AgentCli),
+    (".continue", ExecutedBy::AgentCli),
+    (".junie", ExecutedBy::AgentCli),
+    (".kiro", ExecutedBy::AgentCli),
+    (".qwen", ExecutedBy::AgentCli),
+    (".roo", ExecutedBy::AgentCli),
+    (".windsurf", ExecutedBy::AgentCli),
+    ("AGENTS.md", ExecutedBy::AgentCli),
+    ("CLAUDE.md", ExecutedBy::AgentCli),
+    ("GEMINI.md", ExecutedBy::AgentCli),
+    (".hg", ExecutedBy::Program),
+    (".jj", ExecutedBy::Program),
+    (".repo", ExecutedBy::Program),
+    (".Rprofile", ExecutedBy::Program),
+    (".gdbinit", ExecutedBy::Program),
+    (".lldbinit", ExecutedBy::Program),
+    (".ghci", ExecutedBy::Program),
+    (".iex.exs", ExecutedBy::Program),
+    (".irbrc", ExecutedBy::Program),
+    (".ocamlinit", ExecutedBy::Program),
+    (".octaverc", ExecutedBy::Program),
+    (".pdbrc", ExecutedBy::Program),
+    (".pryrc", ExecutedBy::Program),
+];
+/// Names of one program that vary: how they begin without a leading dot, and how they end.
+const FAMILIES: &[(&str, &[&str], ExecutedBy)] = &[
+    ("lefthook", &[".yml", ".yaml", ".toml", ".json"], ExecutedBy::Git),
+    ("mise", &[".toml"], ExecutedBy::Shell),
+    ("rtx", &[".toml"], ExecutedBy::Shell),
+    ("envrc.", &[""], ExecutedBy::Shell),
+    ("pnpmfile.", &[""], ExecutedBy::PackageManager),
+    ("", &[".code-workspace", ".sublime-project"], ExecutedBy::Editor),
 ];
 /// Directories whose files are executed whatever their names are. A link of such a name counts by its own.
-const CONTENTS: [&str; 15] = [
+const CONTENTS: &[&str] = &[
     ".vscode",
     ".idea",
     ".devcontainer",
@@ -144,7 +200,32 @@ const CONTENTS: [&str; 15] = [
     ".cursor",
     ".gemini",
     ".ringfence",
+    ".vim",
+    ".bsp",
+    ".run",
+    ".fleet",
+    ".bundle",
+    ".mvn",
+    ".amp",
+    ".continue",
+    ".junie",
+    ".kiro",
+    ".qwen",
+    ".roo",
+    ".windsurf",
+    ".hg",
+    ".jj",
+    ".repo",
 ];
+
+/// What executes a file of a name that belongs to a family.
+fn of_family(name: &str) -> Option<ExecutedBy> {
+    let bare = name.strip_prefix('.').unwrap_or(name);
+    let fits = |begin: &str, ends: &[&str]| {
+        bare.strip_prefix(begin).is_some_and(|rest| ends.iter().any(|end| rest.ends_with(end)))
+    };
+    FAMILIES.iter().find(|(begin, ends, _)| fits(begin, ends)).map(|(.., by)| *by)
+}
 
 /// What executes a file of this path, if anything does.
 pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
@@ -157,17 +238,20 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     if ["commondir", "config.worktree", "gitdir"].iter().any(|name| path.ends_with(name)) {
         return Some(ExecutedBy::Git);
     }
-    if path.extension().is_some_and(|end| end == "code-workspace") {
-        return Some(ExecutedBy::Editor);
+    if path.ends_with("tools/bazel") {
+        return Some(ExecutedBy::PackageManager);
     }
-    if path.ends_with(".config/mise.toml") || path.ancestors().any(|above| above.ends_with(".config/mise")) {
+    let is_of_mise =
+        |above: &Path| [".config/mise", ".mise", "mise"].iter().any(|name| above.ends_with(name));
+    if path.extension().is_some_and(|end| end == "toml") && path.ancestors().skip(1).any(is_of_mise) {
         return Some(ExecutedBy::Shell);
     }
     let known = |part: &std::ffi::OsStr| NAMES.iter().find(|(name, _)| part == *name).map(|(_, by)| *by);
     let parts: Vec<_> = path.components().map(|part| part.as_os_str()).collect();
     let (last, above) = parts.split_last()?;
     let inside = above.iter().find(|part| CONTENTS.iter().any(|name| *part == name));
-    inside.and_then(|part| known(part)).or_else(|| known(last))
+    let named = || known(last).or_else(|| of_family(last.to_str()?));
+    inside.and_then(|part| known(part)).or_else(named)
 }
 
 /// What is looked for.
@@ -389,6 +473,32 @@ mod tests {
         let path = root.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn names_that_vary_are_executed_by_what_their_family_is() {
+        use ExecutedBy::{AgentCli, Editor, Git, PackageManager, Program, Shell};
+        for (path, by) in [
+            ("lefthook.toml", Some(Git)),
+            ("a/.lefthook-local.yml", Some(Git)),
+            ("mise.dev.toml", Some(Shell)),
+            (".rtx.toml", Some(Shell)),
+            (".mise/config.toml", Some(Shell)),
+            (".config/mise/conf.d/a.toml", Some(Shell)),
+            (".envrc.local", Some(Shell)),
+            ("x.sublime-project", Some(Editor)),
+            (".vim/coc-settings.json", Some(Editor)),
+            (".pnpmfile.mjs", Some(PackageManager)),
+            ("tools/bazel", Some(PackageManager)),
+            (".kiro/hooks/a", Some(AgentCli)),
+            (".hg/hgrc", Some(Program)),
+            ("src/.pdbrc", Some(Program)),
+            ("src/main.rs", None),
+            ("mise/notes.md", None),
+            ("bazel", None),
+        ] {
+            assert_eq!(executed_by(Path::new(path)), by, "{path}");
+        }
     }
 
     #[test]
