@@ -150,7 +150,8 @@ impl Places {
         let host = self.mapping.host().as_path().join(&rest);
         let denied = rest.ancestors().any(|path| unreadable.denied.is_match(path));
         // The run saw a git directory of its own there.
-        if rest.components().any(|part| part.as_os_str().eq_ignore_ascii_case(".git")) {
+        let is_git = |above: &Path| above.file_name().is_some_and(|name| name.eq_ignore_ascii_case(".git"));
+        if rest.ancestors().skip(1).any(is_git) {
             return Err("it is in a git directory".into());
         }
         if denied || unreadable.hidden.iter().any(|hidden| host.starts_with(hidden)) {
