@@ -453,13 +453,26 @@ fn no_run_sees_the_token_or_the_socket() {
         let place = place.env("RINGFENCE_LISTEN", "127.0.0.1:0");
         place.run(&["start"]).expect_code(0);
         assert_eq!(mode(&state.join("api.token")), 0o600);
+        let above = state.parent().unwrap().display().to_string();
         let state = state.display().to_string();
+        // By its path, and where the workspace is seen.
         let script = format!(
-            "ls -A {state} 2>&1; cat {state}/api.token 2>&1; \
-             python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{state}/api.sock\"); print(\"connected\")' 2>&1; true"
+            "for state in {state} state; do ls -A $state 2>&1; cat $state/api.token 2>&1; \
+             python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1] + \"/api.sock\"); print(\"connected\")' $state 2>&1; done; true"
         );
+        let wide = place.home().join("wide.json");
+        fs::write(&wide, r#"{"extends": "standard", "files": {"reach": "host"}}"#).unwrap();
+        let wide = wide.display().to_string();
         let token = fs::read_to_string(format!("{state}/api.token")).unwrap();
-        for more in [&[][..], &["--policy", "open"], &["--read", &state], &["--write", &state]] {
+        let ways = [
+            &[][..],
+            &["--policy", "open"],
+            &["--policy", "open", "--read", &above],
+            &["--policy", &wide, "--read", &above],
+            &["--read", &state],
+            &["--write", &state],
+        ];
+        for more in ways {
             let args = [&["exec"][..], more, &["--", "sh", "-c", &script]].concat();
             let ran = place.run(&args);
             let refused = ran.code() == 125 && ran.stderr.contains("is a secret");

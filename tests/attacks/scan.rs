@@ -29,6 +29,9 @@ fn what_a_run_leaves_does_not_refuse_the_next() {
         "mkdir sub; ln -s /etc sub/.git; ln -s /etc sub/.vscode; ln -s / sub/.claude",
         "mkdir -p sub/.git; mkfifo sub/.git/config; ln -s /etc/passwd sub/.git/HEAD; mkdir sub/.git/objects sub/.git/refs",
         "mkdir -p bare/objects bare/refs; echo x > bare/HEAD; mkfifo bare/config",
+        "git init -q n; mkdir n/.git/x; chmod 0 n/.git/x",
+        "git init -q n; chmod 0 n/.git/refs/heads n/.git/objects/pack",
+        "git init -q n; cd n/.git; python3 -c \"import os\nfor _ in range(40): os.mkdir('d' * 200); os.chdir('d' * 200)\"",
         "setfattr -n user.ringfence.stand-in -v 1 . 2>/dev/null; true",
     ] {
         let place = Place::new().of_user(USER);

@@ -208,11 +208,10 @@ impl Backend for Apple {
         let words = plan::words(request, config, &named.variables())?;
         let survey = survey::look(request, &self.around, &survey::state(&self.around.state), &mut |_| ())?;
         survey.refuse_governing(request)?;
-        let hidden =
-            covers(request, &survey, &shown(request, &survey)).into_iter().find_map(|cover| match cover {
-                Cover::Hide { source, .. } => Some(source),
-                _ => None,
-            });
+        let hidden = covers(&survey, &shown(request, &survey)).into_iter().find_map(|cover| match cover {
+            Cover::Hide { source, .. } => Some(source),
+            _ => None,
+        });
         if let Some(path) = hidden {
             let message = format!("{} cannot be hidden in this mode", path.display());
             let failure = Failure::new(FailureClass::Refused, message);

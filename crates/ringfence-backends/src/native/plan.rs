@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ringfence_core::backend::LaunchError;
 use ringfence_core::paths::{DirectoryId, HostPath};
 use ringfence_core::plan::{GuestFile, Plan, Request};
-use ringfence_core::policy::{Limits, NetworkMode, Reach, WorkspaceAccess};
+use ringfence_core::policy::{Limits, NetworkMode, WorkspaceAccess};
 use ringfence_gate::Spec;
 use ringfence_linux::{Access, Base, Covered, Grant, Placeholder, Sandbox, StandIn, Step, Walls};
 
@@ -24,11 +24,9 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
             Part::Link(path, to) => builder.steps.push(Step::Link { target: path.clone(), to: to.clone() }),
         }
     }
-    if request.policy.files.reach == Reach::Workspace {
-        let seen = seen(&builder.steps);
-        for (path, directory) in &system.secrets {
-            builder.steps.extend(hidden(&seen, path, *directory).into_iter().map(|cover| step(cover, None)));
-        }
+    let seen = seen(&builder.steps);
+    for (path, directory) in &system.secrets {
+        builder.steps.extend(hidden(&seen, path, *directory).into_iter().map(|cover| step(cover, None)));
     }
     for (place, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755)] {
         builder.steps.push(Step::Private { target: place.into(), mode });
@@ -60,9 +58,7 @@ pub(super) fn spec(
 ) -> Result<Spec, LaunchError> {
     let registered = survey.registered.as_ref().and_then(|entry| entry.path());
     let mut sandbox = Sandbox { discarded, registered, ..sandbox(&plan.request, base, program, survey) };
-    if plan.request.policy.files.reach == Reach::Workspace {
-        sandbox.steps.extend(sockets.into_iter().map(|target| Step::MaskSocket { target }));
-    }
+    sandbox.steps.extend(sockets.into_iter().map(|target| Step::MaskSocket { target }));
     spec_of(plan, sandbox, program, bounded)
 }
 
@@ -165,7 +161,7 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         let id = *survey.ids.get(cover.source())?;
         Some(Covered { id, below: in_layer.then(|| cover.source().to_owned()) })
     };
-    let covers = covers(request, survey, &seen).into_iter();
+    let covers = covers(survey, &seen).into_iter();
     let covers = covers.map(|cover| {
         let covered = covered(&cover);
         step(cover, covered)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
-use ringfence_core::policy::{Reach, WorkspaceAccess};
+use ringfence_core::policy::WorkspaceAccess;
 
 use super::crowding::is_within;
 use super::survey::Survey;
@@ -57,8 +57,9 @@ pub(crate) fn shown(request: &Request, survey: &Survey) -> Vec<Shown> {
     git.chain(named).chain([workspace]).collect()
 }
 
-/// What is protected or hidden, over everything that is shown, wherever it is seen. What nobody sees needs no cover.
-pub(crate) fn covers(request: &Request, survey: &Survey, seen: &[Shown]) -> Vec<Cover> {
+/// What is protected or hidden, over everything that is shown, wherever it is seen, however far the policy reaches: Ringfence's own
+/// state is among it. Paths that the run does not see need no cover.
+pub(crate) fn covers(survey: &Survey, seen: &[Shown]) -> Vec<Cover> {
     let mut covers = Vec::new();
     let anchors = survey.anchors.iter().map(|path| (path, true));
     let protected = survey.protected.iter().map(|path| (path, false));
@@ -66,13 +67,11 @@ pub(crate) fn covers(request: &Request, survey: &Survey, seen: &[Shown]) -> Vec<
         let held = |target| Cover::Hold { source: path.clone(), target, write };
         covers.extend(places(seen, path, true).into_iter().map(held));
     }
-    if request.policy.files.reach == Reach::Workspace {
-        covers.extend(survey.hidden.iter().flat_map(|(path, directory)| hidden(seen, path, *directory)));
-        let whole = covers.iter().filter(|cover| matches!(cover, Cover::Hide { directory: true, .. }));
-        let whole: BTreeSet<PathBuf> = whole.map(|cover| cover.target().to_owned()).collect();
-        // Below a directory that is hidden there is nothing to cover.
-        covers.retain(|cover| !is_within(cover.target(), &whole));
-    }
+    covers.extend(survey.hidden.iter().flat_map(|(path, directory)| hidden(seen, path, *directory)));
+    let whole = covers.iter().filter(|cover| matches!(cover, Cover::Hide { directory: true, .. }));
+    let whole: BTreeSet<PathBuf> = whole.map(|cover| cover.target().to_owned()).collect();
+    // Below a directory that is hidden there is nothing to cover.
+    covers.retain(|cover| !is_within(cover.target(), &whole));
     covers
 }
 

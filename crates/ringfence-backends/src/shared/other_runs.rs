@@ -11,7 +11,7 @@ use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
-use ringfence_core::policy::{Files, GitAccess, Reach};
+use ringfence_core::policy::{Files, GitAccess};
 
 use super::register::{CoverKind, CoveredPath, Entry, OtherRun, Tree, id_of};
 use super::survey::{Survey, short, writes};
@@ -94,8 +94,7 @@ pub(super) fn entry(request: &Request, survey: &Survey) -> Entry {
     let mut covered = Vec::new();
     for (path, kind) in covers(survey) {
         let is_below = |tree: &Tree| tree.write && is_strictly_below(path, &tree.path);
-        let is_covered = !kind.is_hidden() || request.policy.files.reach == Reach::Workspace;
-        if !is_covered || !trees.iter().any(is_below) {
+        if !trees.iter().any(is_below) {
             continue;
         }
         let (Some(id), Some(above)) = (survey.ids.get(path), path.parent()) else { continue };

@@ -267,7 +267,11 @@ pub(super) fn is_private(tree: &Path, survey: &Survey) -> bool {
 pub(super) fn hide_with_secrets(trees: &[PathBuf], survey: &mut Survey) {
     let known: BTreeSet<&PathBuf> = trees.iter().collect();
     survey.git.retain(|mount| !known.contains(&mount.tree));
-    notice(survey, "git is not possible here, for denied files or sockets are in the git directory", trees);
+    notice(
+        survey,
+        "git is not possible here, for the git directory has denied files, sockets or what cannot be searched",
+        trees,
+    );
     let is_directory = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|data| data.is_dir());
     let hidden: BTreeSet<PathBuf> = trees.iter().map(|tree| tree.join(".git")).filter(is_directory).collect();
     survey.protected.retain(|path| !hidden.contains(path));

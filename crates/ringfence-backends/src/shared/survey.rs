@@ -562,7 +562,13 @@ impl Survey {
             return Err(refused(format!("{} has more than {most} files, too many to scan", root.display())));
         }
         self.notice("what cannot be searched is hidden", &unvisited.directories);
-        finds.hidden.extend(unvisited.directories.into_iter().map(|path| (path, true)));
+        for path in unvisited.directories {
+            match git_tree(&path) {
+                // Another directory may be mounted over the git directory, in which there is no such path.
+                Some(tree) => drop(finds.with_secrets.insert(root.join(tree).components().collect())),
+                None => finds.hidden.push((path, true)),
+            }
+        }
         self.notice("links with denied names, which hide nothing that they lead to", &finds.denied_links);
         let states = finds.states.iter().map(|path| root.join(path));
         let states: Vec<PathBuf> =

@@ -18,7 +18,7 @@ use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
 use ringfence_core::paths::{HostPath, PathMapping, PathMappingMode};
 use ringfence_core::plan::Stdin;
-use ringfence_core::policy::{self, Files, Network, NetworkMode, Policy, Preset, Reach};
+use ringfence_core::policy::{self, Files, Network, NetworkMode, Policy, Preset};
 use ringfence_core::units::Seconds;
 use ringfence_engine::{Cancel, Job, Observer, Outside, Work};
 use ringfence_store::runs::Runs;
@@ -181,12 +181,12 @@ impl Asked<'_> {
             ));
         }
         let workspace = self.workspace()?;
-        if mode.isolates() && policy.files.reach == Reach::Workspace {
+        if mode.isolates() {
             self.refuse_home(workspace.path.as_path())?;
         }
         let (writable, chosen) = self.check_governing(mode, &mut policy, &workspace, &named)?;
         let attachments = self.attachments(&policy.files, &writable)?;
-        if mode.isolates() && policy.files.reach == Reach::Workspace && !self.options.home_workspace {
+        if mode.isolates() && !self.options.home_workspace {
             grants::refuse_home(&policy.files, &self.home())?;
         }
         let governing = self.governing(&writable, &chosen, &named)?;

@@ -340,7 +340,7 @@ pub(super) fn seen(request: &Request, survey: &Survey) -> (Vec<Shown>, Vec<Cover
     if let (Some((at, _)), Some(workspace)) = (&survey.link_back, seen.last().cloned()) {
         seen.push(Shown { target: at.clone(), ..workspace });
     }
-    let covers = covers(request, survey, &seen);
+    let covers = covers(survey, &seen);
     (seen, covers)
 }
 
