@@ -42,6 +42,13 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     attempt("namespaces", "change the root (chroot)", |_| {
         apart(|| denied(libc::SYS_chroot, [c"/".as_ptr() as usize, 0, 0, 0, 0]))
     }),
+    attempt("syscalls", "make a program that runs as its owner (chmod)", |_| {
+        denied(libc::SYS_fchmodat, [at_fdcwd(), c"/nonexistent".as_ptr() as usize, 0o4755, 0, 0])
+    }),
+    attempt("syscalls", "make a program that runs as its owner (open)", |_| {
+        let flags = (libc::O_CREAT | libc::O_WRONLY).unsigned_abs() as usize;
+        denied(libc::SYS_openat, [at_fdcwd(), c"/nonexistent/x".as_ptr() as usize, flags, 0o4755, 0])
+    }),
     attempt("syscalls", "load a program into the kernel (bpf)", |_| denied(libc::SYS_bpf, [11, 0, 0, 0, 0])),
     attempt("syscalls", "open a ring (io_uring)", |_| {
         let mut parameters = [0u8; 120];

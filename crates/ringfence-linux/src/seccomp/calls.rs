@@ -57,6 +57,9 @@ const fn row(
     Difference { call, name, docker, podman, here, why }
 }
 
+const SET_ID_FILES: &str =
+    "a file that runs as its owner or its group could be started by other users of the host";
+
 /// The first number that no kernel used when the tables were written; it and all above are absent. The x32 interface
 /// has numbers from 0x4000_0000 on, and 512 to 547 among its own.
 pub(super) const FIRST_UNKNOWN: u32 = 470;
@@ -173,6 +176,27 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         ByArgument,
         ByArgument,
         "the profiles refuse two families, or audit alone; here only AF_UNIX, AF_INET, AF_INET6 and routing netlink pass",
+    ),
+    row(libc::SYS_fchmod, "fchmod", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    row(libc::SYS_fchmodat, "fchmodat", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    row(452, "fchmodat2", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    row(libc::SYS_mknodat, "mknodat", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    row(libc::SYS_openat, "openat", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    #[cfg(target_arch = "x86_64")]
+    row(libc::SYS_chmod, "chmod", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    #[cfg(target_arch = "x86_64")]
+    row(libc::SYS_creat, "creat", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    #[cfg(target_arch = "x86_64")]
+    row(libc::SYS_mknod, "mknod", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    #[cfg(target_arch = "x86_64")]
+    row(libc::SYS_open, "open", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    row(
+        libc::SYS_openat2,
+        "openat2",
+        Allowed,
+        Allowed,
+        Absent,
+        "the mode of a new file is in memory, where a filter cannot see it; programs then use openat",
     ),
     row(
         libc::SYS_socketpair,

@@ -170,6 +170,52 @@ const OF_PROCESSES: &[OfProcess] = &[
     of_process(libc::SYS_sched_setattr),
 ];
 
+/// The bits of a mode with which a program runs as the owner or the group of its file. Its mount inside ignores them, but on the host
+/// any other user could start it.
+const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// A call that sets the mode of a file.
+struct OfMode {
+    call: i64,
+    /// The argument that is the mode.
+    mode: u32,
+    /// The argument with the flags, if these decide whether a file is made; without that the mode means nothing.
+    flags: Option<u32>,
+}
+
+const fn of_mode(call: i64, mode: u32) -> OfMode {
+    OfMode { call, mode, flags: None }
+}
+
+/// Calls that set the mode of a file. `mkdir` ignores the bits, and directories inherit them from the one above.
+const OF_MODES: &[OfMode] = &[
+    of_mode(libc::SYS_fchmod, 1),
+    of_mode(libc::SYS_fchmodat, 2),
+    of_mode(452, 2), // fchmodat2
+    of_mode(libc::SYS_mknodat, 2),
+    OfMode { call: libc::SYS_openat, mode: 3, flags: Some(2) },
+    #[cfg(target_arch = "x86_64")]
+    of_mode(libc::SYS_chmod, 1),
+    #[cfg(target_arch = "x86_64")]
+    of_mode(libc::SYS_creat, 1),
+    #[cfg(target_arch = "x86_64")]
+    of_mode(libc::SYS_mknod, 1),
+    #[cfg(target_arch = "x86_64")]
+    OfMode { call: libc::SYS_open, mode: 2, flags: Some(1) },
+];
+
+impl OfMode {
+    /// Refused with one of the bits.
+    fn without_set_ids(&self) -> Vec<Op> {
+        let creates = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).unsigned_abs();
+        let opens = self.flags.iter().flat_map(|flags| {
+            [load(low_half_of_argument(*flags)), unless_skip(libc::BPF_JSET, creates), skip(1), answer(ALLOW)]
+        });
+        let mode = [load(low_half_of_argument(self.mode)), unless_skip(libc::BPF_JSET, SET_IDS)];
+        opens.chain(mode).chain([answer(DENY), answer(ALLOW)]).collect()
+    }
+}
+
 /// What sets marks of a file by its descriptor: flags, the project of a quota, the version.
 const MARKS: [u32; 4] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4008_7602];
 
@@ -290,6 +336,7 @@ fn by_argument() -> impl Iterator<Item = (u32, Vec<Op>)> {
     ]
     .into_iter()
     .chain(OF_PROCESSES.iter().map(|call| (number(call.call), call.not_of_supervisor())))
+    .chain(OF_MODES.iter().map(|call| (number(call.call), call.without_set_ids())))
 }
 
 /// Answers `listed` if an argument is one of these values, else `other`. Only the lower half is compared: the kernel
@@ -333,8 +380,8 @@ mod tests {
 
     use super::calls::{ABSENT_EVERYWHERE, DIFFERENCES, FIRST_UNKNOWN, REFUSED_EVERYWHERE, Verdict};
     use super::{
-        ABSENT, ALLOW, DENY, Extra, KILL, MARKS, OF_PROCESSES, OfProcess, Op, PERSONALITIES, PROCESSOR,
-        TYPING, by_argument, filter,
+        ABSENT, ALLOW, DENY, Extra, KILL, MARKS, OF_MODES, OF_PROCESSES, OfMode, OfProcess, Op,
+        PERSONALITIES, PROCESSOR, TYPING, by_argument, filter,
     };
 
     /// System calls of the x32 interface have this bit set in their numbers.
@@ -437,6 +484,34 @@ mod tests {
                 let mut arguments = [0; 6];
                 arguments[*number as usize] = process;
                 assert_eq!(answers(*call, arguments), expected, "{call} of {process:x}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_run_as_their_owner_or_group_are_not_made() {
+        let creates = [libc::O_CREAT, libc::O_TMPFILE, libc::O_CREAT | libc::O_WRONLY];
+        for OfMode { call, mode, flags } in OF_MODES {
+            let asked = |value: u64, flag: i32| {
+                let mut arguments = [0; 6];
+                arguments[*mode as usize] = value;
+                if let Some(flags) = flags {
+                    arguments[*flags as usize] = flag as u64;
+                }
+                answers(*call, arguments)
+            };
+            for flag in creates {
+                for refused in [0o4755, 0o2755, 0o6000, 0o104_755, 0o4000 | 1 << 32] {
+                    assert_eq!(asked(refused, flag), DENY, "{call} {refused:o} {flag:o}");
+                }
+                for allowed in [0, 0o644, 0o777, 0o1777, 0o100_644] {
+                    assert_eq!(asked(allowed, flag), ALLOW, "{call} {allowed:o} {flag:o}");
+                }
+            }
+            if flags.is_some() {
+                // The argument may hold anything.
+                let reads = asked(u64::MAX, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC);
+                assert_eq!(reads, ALLOW, "{call}");
             }
         }
     }
