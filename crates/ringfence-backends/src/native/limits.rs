@@ -19,6 +19,12 @@ use crate::{GateProgram, Surroundings};
 /// The most processes of a run by default: far more than builds and test suites start, far fewer than a machine has.
 const DEFAULT_PIDS: u32 = 4096;
 
+/// The most processes of a run by default. The user's own programs keep half of what the user may start.
+fn default_pids() -> u32 {
+    let own = rustix::process::getrlimit(rustix::process::Resource::Nproc).current;
+    own.map_or(DEFAULT_PIDS, |most| u32::try_from(most / 2).unwrap_or(DEFAULT_PIDS).clamp(1, DEFAULT_PIDS))
+}
+
 /// By what the gate keeps limits that a run has by default.
 const WATCHED: &str = "watchdog over all processes";
 
@@ -88,7 +94,7 @@ impl Offer {
             limits.memory.get_or_insert_with(default_memory);
         }
         if can.default_mechanism(Promise::Pids).is_some() {
-            limits.pids.get_or_insert(DEFAULT_PIDS);
+            limits.pids.get_or_insert_with(default_pids);
         }
     }
 
