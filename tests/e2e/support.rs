@@ -136,6 +136,12 @@ impl Place {
     /// Runs to the end as a normal user, who owns this place and whose `ringfence` is in the path; nothing if the one who
     /// tests is none but that.
     pub(crate) fn as_nobody(&self, args: &[&str], env: &[(&str, &str)]) -> Option<Ran> {
+        let program = self.directory.path().join("bin/ringfence");
+        self.program_as_nobody(&[&[program.to_str().unwrap()], args].concat(), env)
+    }
+
+    /// Runs any program as a normal user for whom `ringfence` is a command, if this is root.
+    pub(crate) fn program_as_nobody(&self, command: &[&str], env: &[(&str, &str)]) -> Option<Ran> {
         if Command::new("id").arg("-u").output().unwrap().stdout != b"0\n" {
             return None;
         }
@@ -147,8 +153,7 @@ impl Place {
         Command::new("chown").args(["-R", "65534:65534"]).arg(self.directory.path()).status().unwrap();
         let output = Command::new("setpriv")
             .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
-            .arg(bin.join("ringfence"))
-            .args(args)
+            .args(command)
             .env_clear()
             .env("HOME", self.home())
             .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))

@@ -64,12 +64,12 @@ impl StandIns {
         }
     }
 
-    /// Makes stub files in the root of a workspace before it is known which others there will be. What cannot be made here is
-    /// tried again with those, and refused then.
+    /// Makes stub files in the root of a workspace before it is known which others there will be, and whether these are needed.
+    /// An error is no refusal: those that are needed are made again with the others.
     pub fn place_early(stubs: Stubs) -> io::Result<Self> {
         let mut stand_ins = Self::share(&stubs.workspace, Some(stubs.id))?;
         stand_ins.answer_for(stubs.placeholders);
-        let _ = stand_ins.place();
+        stand_ins.place()?;
         Ok(stand_ins)
     }
 
@@ -130,7 +130,7 @@ impl StandIns {
     }
 }
 
-/// Opens a directory, over no symbolic link if its identity is known.
+/// Opens a directory, over no symbolic link if its identity is known. Another one in its place is an invalid input.
 fn open_known(path: &Path, id: Option<DirectoryId>) -> io::Result<File> {
     let Some(id) = id else { return File::open(path) };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -138,7 +138,7 @@ fn open_known(path: &Path, id: Option<DirectoryId>) -> io::Result<File> {
     let data = opened.metadata()?;
     match (DirectoryId { device: data.dev(), inode: data.ino() }) == id {
         true => Ok(opened),
-        false => Err(io::Error::other("another directory was put in its place")),
+        false => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 

@@ -5,7 +5,9 @@
 //! lie where one could write, unless in the directory `.ringfence` of a workspace's root, which is reserved in every run. Below the
 //! root, and in what is given besides, a run can make such a directory.
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -234,7 +236,7 @@ impl Writable {
         ))
     }
 
-    /// Everything that governs runs and that this one could write, with the links that lead there.
+    /// Everything that governs runs and that this one could write, by a second name too, with the links that lead there.
     pub(crate) fn governing(
         &self,
         installation: &Installation,
@@ -253,13 +255,18 @@ impl Writable {
         // The state directory itself is hidden, but a run could make a link on its way lead elsewhere.
         governing.extend(locate(&self.state).into_iter().flat_map(|located| located.links));
         governing.extend(installation.program_file().filter(|file| self.is_own(file) && file.exists()));
-        governing.retain(|path| self.is_own(path));
+        governing.retain(|path| self.is_own(path) || has_other_names(path));
         governing
     }
 
     fn is_own(&self, path: &Path) -> bool {
         self.own.iter().any(|tree| path.starts_with(tree))
     }
+}
+
+/// Whether a file has several names, of which one may be where a run can write.
+fn has_other_names(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.nlink() > 1)
 }
 
 /// A path without links, after the links and directories that lead there.

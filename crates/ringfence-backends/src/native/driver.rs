@@ -151,7 +151,7 @@ impl Native {
     ) -> Result<Traceless<run::Built>, LaunchError> {
         let workspace = plan::lock(&plan.request);
         let stand_ins = StandIns::share(workspace, plan::lock_id(&plan.request));
-        let mut stand_ins = stand_ins.map_err(|error| not_locked(workspace, &error))?;
+        let mut stand_ins = stand_ins.map_err(|error| run::not_locked(workspace, &error))?;
         let program = system::program(&plan.request)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
         let mut reserve = |missing: &[survey::Missing]| {
@@ -240,22 +240,6 @@ impl Backend for Native {
             Boundary::LandlockAlone { .. } => self.stage_alone(plan, idle, &system)?,
         }))
     }
-}
-
-/// Another run may have taken the user's rights to a workspace below its own, and any process that can read one can lock it.
-fn not_locked(workspace: &Path, error: &io::Error) -> LaunchError {
-    let message = format!("{} cannot be locked: {error}", workspace.display());
-    let (class, remedy) = match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            (FailureClass::Refused, "give yourself the rights to it: `chmod u+rwx` on that directory")
-        }
-        io::ErrorKind::WouldBlock => (
-            FailureClass::Unknown,
-            "end that process, or keep other users out: `chmod o-rx` on that directory",
-        ),
-        _ => (FailureClass::Unknown, "look at that directory, and start the run again"),
-    };
-    LaunchError::Runtime(Failure::new(class, message).with_remedy(remedy))
 }
 
 /// Writes down which stub files the overlay gets, and makes the directories above them, as they are below it.

@@ -473,3 +473,21 @@ impl Terminal for Outer {
         Ok(tcsetwinsize(&self.0, size)?)
     }
 }
+
+/// Why a workspace cannot be locked. Another run may have taken the user's rights to one below its own, or have put another
+/// directory in its place, and any process that can read one can lock it.
+pub(crate) fn not_locked(workspace: &Path, error: &io::Error) -> LaunchError {
+    let path = workspace.display();
+    let cannot = |class| Failure::new(class, format!("{path} cannot be locked: {error}"));
+    LaunchError::Runtime(match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            let message = format!("{path} is not the directory that it was when the work was accepted");
+            Failure::new(FailureClass::Refused, message)
+        }
+        io::ErrorKind::PermissionDenied => cannot(FailureClass::Refused)
+            .with_remedy("give yourself the rights to it: `chmod u+rwx` on that directory"),
+        io::ErrorKind::WouldBlock => cannot(FailureClass::Unknown)
+            .with_remedy("end that process, or keep other users out: `chmod o-rx` on that directory"),
+        _ => cannot(FailureClass::Unknown),
+    })
+}
