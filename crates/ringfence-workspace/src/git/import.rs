@@ -5,19 +5,19 @@
 //! then are they compared with those from before. Refs move by compare-and-swap against their values at the start. What cannot be taken over stays where it is and is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
-use super::committed::{self, Committed, Configured};
+use super::committed::{self, Committed, Configured, Staged};
 use super::confine;
 use super::indirect::{Budget, Located, Reach, linked_hooks, locate_within};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
@@ -675,10 +675,10 @@ impl Importer<'_> {
         self.take_objects(&staged)?;
         self.move_refs(&mut done);
         self.move_head(&mut done);
-        let mut staged = Vec::new();
+        let mut staged = Staged::default();
         if let Some(index) = index {
             match self.replace_index(&index) {
-                Ok(()) => (done.index, staged) = (true, index.new_paths()),
+                Ok(()) => (done.index, staged) = (true, index.into_staged()),
                 Err(why) => done.notices.push(format!("the index was not taken over: {why}")),
             }
         }
@@ -737,7 +737,7 @@ impl Importer<'_> {
 
     /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
     /// own any more, so verified ones alone are compared.
-    fn find_executed(&self, staged: &[PathBuf], done: &mut Imported) {
+    fn find_executed(&self, staged: &Staged, done: &mut Imported) {
         let before = |name: &str| match self.seen.before.get(name) {
             Some(RefValue::Object(id)) => Some(id.clone()),
             _ => None,
@@ -1074,10 +1074,11 @@ struct Indexes {
 }
 
 impl Indexes {
-    /// Paths whose entries the run added or changed.
-    fn new_paths(&self) -> Vec<PathBuf> {
+    fn into_staged(self) -> Staged {
         let new = self.after.difference(&self.now);
-        new.map(|entry| PathBuf::from(OsStr::from_bytes(&entry.path))).collect()
+        let new = new.map(|entry| PathBuf::from(OsStr::from_bytes(&entry.path))).collect();
+        let all = self.after.into_iter().map(|entry| PathBuf::from(OsString::from_vec(entry.path))).collect();
+        Staged { new, all }
     }
 
     /// Objects that only the private index names.
