@@ -18,7 +18,7 @@ const MAX_ASKED: usize = 100;
 const MAX_ASKED_BYTES: usize = 64 << 10;
 
 /// Longest path that can be checked out.
-const MAX_PATH_BYTES: usize = 4096;
+pub(super) const MAX_PATH_BYTES: usize = 4096;
 
 /// What is known of the directories of which a run changed a part.
 #[derive(Debug)]

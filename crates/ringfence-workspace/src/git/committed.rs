@@ -1,13 +1,14 @@
 //! Files in the commits of a run that programs execute once they are checked out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::GitError;
-use super::bare::Candidates;
+use super::bare::{Candidates, MAX_PATH_BYTES};
 use super::import::{RefChange, STASH};
 use super::program::{Git, Input};
 use crate::executed::{ExecutedBy, executed_by};
@@ -71,6 +72,28 @@ pub(super) struct Configured {
     pub(super) passed: Vec<PathBuf>,
 }
 
+/// Paths of the working tree that the run could not write, and directories that it could not move.
+#[derive(Debug, Default)]
+pub(super) struct Protected {
+    pub(super) paths: BTreeSet<PathBuf>,
+    pub(super) held: BTreeSet<PathBuf>,
+}
+
+impl Protected {
+    /// Whether a path is one of them, lies below one, or takes the place of a directory above one.
+    fn covers(&self, path: &Path) -> bool {
+        let is_above = |set: &BTreeSet<PathBuf>| {
+            // Paths are in the order of their parts, so what is below one follows it.
+            let mut later = set.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
+            later.next().is_some_and(|next| next.starts_with(path))
+        };
+        path.as_os_str().len() <= MAX_PATH_BYTES
+            && (path.ancestors().any(|above| self.paths.contains(above))
+                || is_above(&self.paths)
+                || is_above(&self.held))
+    }
+}
+
 impl Configured {
     fn leads_to(&self, path: &Path) -> bool {
         self.ends.iter().any(|end| path.starts_with(end))
@@ -88,6 +111,7 @@ pub(super) struct Search<'a> {
     pub(super) base: Option<&'a str>,
     pub(super) sha256: bool,
     pub(super) configured: &'a Configured,
+    pub(super) protected: &'a Protected,
     /// What the run changed of the index.
     pub(super) staged: &'a Staged,
 }
@@ -116,7 +140,8 @@ pub(super) fn find(git: &Git<'_>, search: &Search<'_>) -> Found {
         ..git.clone()
     };
     let mut notices = Vec::new();
-    let mut files = Files { configured: search.configured, known: BTreeMap::new() };
+    let mut files =
+        Files { configured: search.configured, protected: search.protected, known: BTreeMap::new() };
     let mut moved: Vec<(&RefChange, &str)> =
         search.refs.iter().filter_map(|change| Some((change, change.to.as_deref()?))).collect();
     moved.retain(|(change, _)| !change.name.starts_with(NOTES));
@@ -204,9 +229,10 @@ impl Search<'_> {
     }
 }
 
-/// Files that are executed, by their paths, and whether the configuration leads to them.
+/// Files that are executed, by their paths, and whether the configuration leads to them or they are protected.
 struct Files<'a> {
     configured: &'a Configured,
+    protected: &'a Protected,
     known: BTreeMap<PathBuf, (bool, Committed)>,
 }
 
@@ -215,9 +241,11 @@ impl Files<'_> {
         if path.as_os_str().is_empty() || self.add_ref(path, git_ref) {
             return;
         }
-        let named = self.configured.leads_to(path);
-        if let Some(by) = named.then_some(ExecutedBy::Git).or_else(|| executed_by(path)) {
-            self.insert(path, git_ref, (named, by));
+        let is_configured = self.configured.leads_to(path);
+        let is_protected = self.protected.covers(path);
+        let by = is_configured.then_some(ExecutedBy::Git).or_else(|| executed_by(path));
+        if let Some(by) = by.or(is_protected.then_some(ExecutedBy::Protected)) {
+            self.insert(path, git_ref, (is_configured || is_protected, by));
         }
     }
 

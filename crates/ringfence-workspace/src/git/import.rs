@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
-use super::committed::{self, Committed, Configured, Staged};
+use super::committed::{self, Committed, Configured, Protected, Staged};
 use super::confine;
 use super::indirect::{Budget, Located, Reach, linked_hooks, locate_within};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
@@ -282,6 +282,11 @@ impl Start {
             Some(name) => self.common.join("worktrees").join(name),
             None => self.common.clone(),
         }
+    }
+
+    fn protected_paths(&self) -> Protected {
+        let all = |paths: &[String]| paths.iter().map(PathBuf::from).collect();
+        Protected { paths: all(&self.protected), held: all(&self.held) }
     }
 
     /// Whether `HEAD` named this ref.
@@ -707,7 +712,7 @@ impl Importer<'_> {
     }
 
     /// Paths of the working tree that the repository's configuration includes or has its hooks in, and those that links among
-    /// the hooks lead to. Those that a home directory leads to are not found.
+    /// the hooks lead to. Those that a home directory leads to were noted at the start, with all that is protected.
     fn configured_paths(&self) -> Configured {
         let tree = self.tree();
         let files = [self.start.common.join("config"), self.start.own().join("config.worktree")];
@@ -763,6 +768,7 @@ impl Importer<'_> {
             base: base.as_deref(),
             sha256: self.start.sha256,
             configured: &self.configured_paths(),
+            protected: &self.start.protected_paths(),
             staged,
         };
         let found = committed::find(&self.clean, &search);
