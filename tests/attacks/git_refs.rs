@@ -408,3 +408,46 @@ fn a_forged_object_does_not_hide_a_file_in_a_commit() {
     let file = find(&result["executed_later"], "path", ".envrc");
     assert_eq!(file["git_ref"], "refs/heads/feature", "{result}");
 }
+
+/// Makes a directory `t` that git takes for a git directory.
+const BARE: &str = r#"mkdir -p t/objects t/refs; echo "ref: refs/heads/main" > t/HEAD; touch t/objects/k t/refs/k; \
+    printf "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n\tfsmonitor = \"touch /tmp/x;false\"\n" > t/config"#;
+
+#[test]
+fn bare_repository_in_a_commit_is_reported() {
+    let place = Place::new();
+    repository(&place.work());
+    let script =
+        format!("git checkout -qb feature; {BARE}; git add -A; {COMMIT} -m fixture; git checkout -q main");
+    let ran = exec(&place, &script).expect_code(0);
+    let result = result(&place);
+    let file = find(&result["executed_later"], "path", "t/HEAD");
+    assert_eq!(file["git_ref"], "refs/heads/feature", "{result}");
+    assert!(file["why"].as_str().unwrap().starts_with("git executes"), "{result}");
+    assert!(ran.stderr.contains("t/HEAD"), "{}", ran.stderr);
+}
+
+#[test]
+fn bare_repository_that_a_commit_completes_is_reported() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    // Two of its parts are there already, and the third comes alone.
+    fs::create_dir_all(work.join("t/objects")).unwrap();
+    fs::write(work.join("t/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(work.join("t/objects/k"), "").unwrap();
+    assert!(git(&work, &["add", "-A"]).0 && git(&work, &["commit", "-qm", "parts"]).0);
+    let add = "git update-index --add --cacheinfo 100644,$(git hash-object -w /dev/null),t/REFS/k";
+    exec(
+        &place,
+        &format!(
+            "{add}; {COMMIT} -m third; git rm -q --cached t/REFS/k; {COMMIT} -m gone; git branch x HEAD~1"
+        ),
+    )
+    .expect_code(0);
+    let found = result(&place);
+    assert_eq!(find(&found["executed_later"], "path", "t/HEAD")["git_ref"], "refs/heads/x", "{found}");
+    exec(&place, add).expect_code(0);
+    let found = result(&place);
+    assert_eq!(find(&found["executed_later"], "path", "t/HEAD")["git_ref"], "index", "{found}");
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::git::{exec, exec_at, repository};
+use crate::git::{assert_reported, exec, exec_at, git, repository};
 use crate::support::Place;
 
 /// Names of the home, what they lead to from the workspace, and a file there.
@@ -86,4 +86,50 @@ fn a_workspace_that_a_link_of_the_home_leads_to_is_said() {
         let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
         assert!(notices.contains("is not protected: the run works in that directory"), "{notices}");
     }
+}
+
+/// Commits a file that is protected, without writing it.
+const COMMIT_ASIDE: &str = "blob=$(echo evil | git hash-object -w --stdin); \
+     c() { git update-index --add --cacheinfo 100644,$blob,$1 && git -c user.name=a -c user.email=a@b commit -qm $1; }";
+
+#[test]
+fn commits_that_change_protected_files_are_reported() {
+    let place = Place::new();
+    let work = place.work().canonicalize().unwrap();
+    write(&work.join("bashrc"), "mine\n");
+    write(&work.join("dot/nvim/init.lua"), "mine\n");
+    write(&work.join("shared.inc"), "[user]\n\tname = me\n");
+    repository(&work);
+    link(&place, ".bashrc", &work.join("bashrc"));
+    link(&place, ".config/nvim", &work.join("dot/nvim"));
+    let included = format!("[include]\n\tpath = {}\n", work.join("shared.inc").display());
+    fs::write(place.home().join(".gitconfig"), included).unwrap();
+    let script = format!(
+        "{COMMIT_ASIDE}; c bashrc; c plain; c shared.inc; git checkout -q -b other; \
+         git rm -q -r --cached dot; c dot; git symbolic-ref HEAD refs/heads/main; git reset -q"
+    );
+    exec(&place, &script);
+    for path in ["bashrc", "shared.inc", "dot"] {
+        assert_reported(&place, path);
+    }
+    let shown = place.run(&["runs", "show", "last", "--json"]).json()["result"].to_string();
+    assert!(!shown.contains("\"plain\""), "{shown}");
+    // So is what is only staged.
+    assert!(git(&work, &["reset", "-q", "--hard", "HEAD~3"]).0);
+    exec(&place, &format!("{COMMIT_ASIDE}; git update-index --cacheinfo 100644,$blob,bashrc")).expect_code(0);
+    assert_reported(&place, "bashrc");
+}
+
+#[test]
+fn commits_that_change_what_a_policy_protects_are_reported() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    let policy = place.home().join("own.json");
+    fs::write(&policy, r#"{"extends": "standard", "files": {"protect": ["ci/deploy.sh"]}}"#).unwrap();
+    let script = format!("{COMMIT_ASIDE}; c ci/deploy.sh");
+    let run = ["exec", "--mode", "native", "--policy", policy.to_str().unwrap(), "--", "sh", "-c", &script];
+    place.run(&run).expect_code(0);
+    // The path is only reserved: nothing is there.
+    assert_reported(&place, "ci/deploy.sh");
 }

@@ -28,6 +28,8 @@ pub const MAX_REPORTED: usize = 50;
 pub enum ExecutedBy {
     /// Git, by the configuration or the hooks of a repository.
     Git,
+    /// What the policy or the user's configuration protects it for: a run could not write it, and a checkout of its commit does.
+    Protected,
     /// A shell.
     Shell,
     /// An editor.
@@ -45,6 +47,7 @@ impl ExecutedBy {
     pub fn describe(self) -> &'static str {
         match self {
             ExecutedBy::Git => "git executes what its configuration and hooks name",
+            ExecutedBy::Protected => "it is protected, and a checkout writes it",
             ExecutedBy::Editor => "editors execute what it names",
             ExecutedBy::Shell => "a shell executes it",
             ExecutedBy::PackageManager => "package managers execute what it names",

@@ -79,6 +79,8 @@ impl Place {
             guest: &repository.common,
             denied: &GlobSet::empty(),
             excluded: &[],
+            protected: &[],
+            held: &[],
             owner: None,
             index_budget: 1 << 20,
         })
@@ -285,6 +287,8 @@ fn a_linked_worktree_commits_on_its_own_branch() {
         guest: &guest,
         denied: &denied,
         excluded: &[],
+        protected: &[],
+        held: &[],
         owner: None,
         index_budget: 1 << 20,
     };

@@ -112,12 +112,16 @@ pub(crate) fn fill(request: &Request, survey: &mut Survey, owner: Option<(u32, u
         let Some(place) = place(request, number) else { continue };
         let missing = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(&mount.tree).ok());
         let excluded: Vec<String> = missing.filter_map(Path::to_str).map(String::from).collect();
+        let (protected, held) =
+            (below_tree(&survey.protected, &mount.tree), below_tree(&survey.anchors, &mount.tree));
         let made = git::make(Making {
             repository: &mount.repository,
             place: &place,
             guest: &GitMount::parts(number),
             denied: &denied,
             excluded: &excluded,
+            protected: &protected,
+            held: &held,
             owner,
             index_budget,
         });
@@ -134,6 +138,13 @@ pub(crate) fn fill(request: &Request, survey: &mut Survey, owner: Option<(u32, u
         }
     }
     Ok(())
+}
+
+/// Paths below a working tree, from there, without git directories, which no commit holds.
+fn below_tree<'p>(paths: &'p [PathBuf], tree: &Path) -> Vec<&'p Path> {
+    let below = paths.iter().filter_map(|path| path.strip_prefix(tree).ok());
+    let is_tracked = |path: &&Path| !path.as_os_str().is_empty() && path.iter().all(|part| part != ".git");
+    below.filter(is_tracked).collect()
 }
 
 /// The private directory of a run in its place.

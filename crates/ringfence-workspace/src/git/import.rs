@@ -5,19 +5,19 @@
 //! then are they compared with those from before. Refs move by compare-and-swap against their values at the start. What cannot be taken over stays where it is and is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
-use super::committed::{self, Committed, Configured};
+use super::committed::{self, Committed, Configured, Protected, Staged};
 use super::confine;
 use super::indirect::{Budget, Located, Reach, linked_hooks, locate_within};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
@@ -282,6 +282,11 @@ impl Start {
             Some(name) => self.common.join("worktrees").join(name),
             None => self.common.clone(),
         }
+    }
+
+    fn protected_paths(&self) -> Protected {
+        let all = |paths: &[String]| paths.iter().map(PathBuf::from).collect();
+        Protected { paths: all(&self.protected), held: all(&self.held) }
     }
 
     /// Whether `HEAD` named this ref.
@@ -675,10 +680,10 @@ impl Importer<'_> {
         self.take_objects(&staged)?;
         self.move_refs(&mut done);
         self.move_head(&mut done);
-        let mut staged = Vec::new();
+        let mut staged = Staged::default();
         if let Some(index) = index {
             match self.replace_index(&index) {
-                Ok(()) => (done.index, staged) = (true, index.new_paths()),
+                Ok(()) => (done.index, staged) = (true, index.into_staged()),
                 Err(why) => done.notices.push(format!("the index was not taken over: {why}")),
             }
         }
@@ -707,7 +712,7 @@ impl Importer<'_> {
     }
 
     /// Paths of the working tree that the repository's configuration includes or has its hooks in, and those that links among
-    /// the hooks lead to. Those that a home directory leads to are not found.
+    /// the hooks lead to. Those that a home directory leads to were noted at the start, with all that is protected.
     fn configured_paths(&self) -> Configured {
         let tree = self.tree();
         let files = [self.start.common.join("config"), self.start.own().join("config.worktree")];
@@ -737,7 +742,7 @@ impl Importer<'_> {
 
     /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
     /// own any more, so verified ones alone are compared.
-    fn find_executed(&self, staged: &[PathBuf], done: &mut Imported) {
+    fn find_executed(&self, staged: &Staged, done: &mut Imported) {
         let before = |name: &str| match self.seen.before.get(name) {
             Some(RefValue::Object(id)) => Some(id.clone()),
             _ => None,
@@ -763,6 +768,7 @@ impl Importer<'_> {
             base: base.as_deref(),
             sha256: self.start.sha256,
             configured: &self.configured_paths(),
+            protected: &self.start.protected_paths(),
             staged,
         };
         let found = committed::find(&self.clean, &search);
@@ -1074,10 +1080,11 @@ struct Indexes {
 }
 
 impl Indexes {
-    /// Paths whose entries the run added or changed.
-    fn new_paths(&self) -> Vec<PathBuf> {
+    fn into_staged(self) -> Staged {
         let new = self.after.difference(&self.now);
-        new.map(|entry| PathBuf::from(OsStr::from_bytes(&entry.path))).collect()
+        let new = new.map(|entry| PathBuf::from(OsStr::from_bytes(&entry.path))).collect();
+        let all = self.after.into_iter().map(|entry| PathBuf::from(OsString::from_vec(entry.path))).collect();
+        Staged { new, all }
     }
 
     /// Objects that only the private index names.

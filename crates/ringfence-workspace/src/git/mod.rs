@@ -3,6 +3,7 @@
 //! A run never writes the real git directory. Git executes what a configuration, a hook or an attribute names, so nothing of
 //! these comes back: only verified objects, refs, `HEAD` and the index do, each only if the real one did not change meanwhile.
 
+mod bare;
 mod committed;
 mod config;
 mod confine;

@@ -33,6 +33,10 @@ pub const MAX_INDEX_BYTES: u64 = 256 << 20;
 const MAX_SHARED_INDEXES: usize = 8;
 const MAX_LISTED: usize = 10_000;
 
+/// Most protected paths that are noted for the import, and most bytes of them.
+const MAX_PROTECTED: usize = 8192;
+const MAX_PROTECTED_BYTES: usize = 1 << 20;
+
 /// Files of a merge or the like that has begun, which a commit ends.
 pub(crate) const STATE_FILES: [&str; 7] =
     ["MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "AUTO_MERGE", "SQUASH_MSG"];
@@ -71,6 +75,12 @@ pub(crate) struct Start {
     pub(crate) state_files: Vec<String>,
     /// Whether ids of objects are SHA-256.
     pub(crate) sha256: bool,
+    /// Protected paths of the working tree, from there.
+    #[serde(default)]
+    pub(crate) protected: Vec<String>,
+    /// Directories of it that were held in their places.
+    #[serde(default)]
+    pub(crate) held: Vec<String>,
 }
 
 /// How to make a private git directory.
@@ -86,6 +96,10 @@ pub struct Making<'a> {
     pub denied: &'a GlobSet,
     /// Paths that git inside must not list as untracked, from the workspace.
     pub excluded: &'a [String],
+    /// Paths that the run cannot write, from the working tree, the most important first. Commits that change them are reported.
+    pub protected: &'a [&'a Path],
+    /// Directories that the run cannot move, likewise.
+    pub held: &'a [&'a Path],
     /// User and group that own it, if not the caller.
     pub owner: Option<(u32, u32)>,
     /// Most bytes of the index and its parts that are copied.
@@ -173,6 +187,14 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
         // A commit without it would delete every file.
         return Err(GitError::IndexTooLarge { bytes, limit: making.index_budget });
     }
+    let (mut room, mut left_out) = ((MAX_PROTECTED, MAX_PROTECTED_BYTES), 0);
+    let protected = noted(making.protected, &mut room, &mut left_out);
+    let held = noted(making.held, &mut room, &mut left_out);
+    if left_out > 0 {
+        made.notices.push(format!(
+            "{left_out} protected paths are too many or no text: commits that change them are not reported"
+        ));
+    }
     let start = Start {
         common: repository.common.clone(),
         common_id: real.id(),
@@ -188,6 +210,8 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
         symbolic: symbolic(&refs),
         state_files,
         sha256,
+        protected,
+        held,
     };
     write_new(&place.join(START), &serde_json::to_vec(&start)?).map_err(failed)?;
     if passed_over > 0 {
@@ -195,6 +219,21 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
             .push(format!("{passed_over} refs are not seen: their names are too long, too deep or no text"));
     }
     Ok(made)
+}
+
+/// The paths that are noted for the import. `room` is how many more, and how many bytes of them.
+fn noted(paths: &[&Path], room: &mut (usize, usize), left_out: &mut usize) -> Vec<String> {
+    let mut noted = Vec::new();
+    for path in paths {
+        match path.to_str().filter(|path| room.0 > 0 && path.len() <= room.1) {
+            Some(path) => {
+                *room = (room.0 - 1, room.1 - path.len());
+                noted.push(path.to_owned());
+            }
+            None => *left_out += 1,
+        }
+    }
+    noted
 }
 
 fn symbolic(refs: &Refs) -> Vec<(String, String)> {
