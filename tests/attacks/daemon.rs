@@ -973,6 +973,81 @@ fn token_is_sent_to_no_run() {
     }
 }
 
+/// A listener on a Unix socket, which keeps what it is sent. With a second argument, another process than the one that listens accepts too.
+const LISTEN_ON_SOCKET: &str = r#"
+import os, socket, sys
+path = sys.argv[1]
+server = socket.socket(socket.AF_UNIX)
+server.bind(path + ".new")
+os.chmod(path + ".new", 0o666)
+server.listen(100)
+os.rename(path + ".new", path)
+if len(sys.argv) > 2: os.fork()
+print("listens", flush=True)
+while True:
+    c, _ = server.accept()
+    c.settimeout(20)
+    sent = c.recv(65536).decode()
+    if sent: print("SENT", sent, flush=True)
+    c.close()
+"#;
+
+/// Runs a command with a credential at a Unix socket.
+#[track_caller]
+fn assert_no_credential_is_sent_to(socket: &Path) {
+    for variable in ["RINGFENCE_TOKEN", "RINGFENCE_API_KEY"] {
+        let place = Place::new().env("RINGFENCE_URL", format!("unix://{}", socket.display()));
+        let ran = place.env(variable, "secret-token").run(&["task", "list"]).expect_code(125);
+        assert!(ran.stderr.contains("no daemon of yours") && ran.stderr.contains("unset"), "{ran:?}");
+    }
+}
+
+#[test]
+fn token_is_sent_to_no_unix_socket_of_another_user() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = directory.path().join("far.sock");
+    let mut stranger = spawn_as(STRANGER, LISTEN_ON_SOCKET, &socket.display().to_string());
+    wait_for("the listener", || socket.exists().then_some(()));
+    assert_no_credential_is_sent_to(&socket);
+    let mut sent = [0; 4096];
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    let length = stranger.stdout.take().unwrap().read(&mut sent).unwrap();
+    let said = String::from_utf8_lossy(&sent[..length]);
+    assert!(said.starts_with("listens") && !said.contains("SENT"), "{said}");
+}
+
+#[test]
+fn token_is_sent_to_no_unix_socket_of_a_run() {
+    let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
+    for mode in ["native", "host"] {
+        let socket = place.work().join(mode);
+        let args = [
+            "exec",
+            "--timeout",
+            "5m",
+            "--mode",
+            mode,
+            "--",
+            "python3",
+            "-c",
+            LISTEN_ON_SOCKET,
+            mode,
+            "fork",
+        ];
+        let run = place.spawn(&args);
+        wait_for("the run", || socket.exists().then_some(()));
+        assert_no_credential_is_sent_to(&socket);
+        crate::support::signal(run.id(), "-TERM");
+        let ran = Ran::from(run.wait_with_output().unwrap());
+        assert!(ran.stdout.contains("listens") && !ran.stdout.contains("SENT"), "{mode}: {ran:?}");
+    }
+}
+
 /// The own daemon gets the token at every address, as root and as a normal user, also one that runs in the foreground.
 #[test]
 fn token_is_sent_to_the_own_daemon() {
@@ -991,6 +1066,14 @@ fn token_is_sent_to_the_own_daemon() {
             let far = user.into_iter().fold(Place::new().env("RINGFENCE_URL", url), Place::of_user);
             far.env("RINGFENCE_TOKEN", token.clone()).run(&["task", "list"]).expect_code(0);
         }
+        let url = format!("unix://{}", site.place.state().join("api.sock").display());
+        let far = site
+            .place
+            .command(&["task", "list"])
+            .env("RINGFENCE_URL", url)
+            .env("RINGFENCE_TOKEN", &token)
+            .output();
+        Ran::from(far.unwrap()).expect_code(0);
     }
 }
 

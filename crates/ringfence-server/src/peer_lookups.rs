@@ -7,9 +7,10 @@
 
 use std::io;
 
+use ringfence_egress::processes::Role;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::loopback_peer::{self, Ends, Role};
+use crate::loopback_peer::{self, Ends};
 
 /// Look-ups in a queue; more requests wait for a place in it.
 const QUEUE_LENGTH: usize = 1;
