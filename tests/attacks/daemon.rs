@@ -210,14 +210,14 @@ fn printed_address(ran: &Ran) -> LoginAddress {
 fn printed_login_addresses_are_worth_nothing_to_another_user() {
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
         let mut site = Site::listening(Place::new().settings(SETTINGS).env("API_KEYS", "k"), listen);
-        let commands = [
-            &["restart"][..],
-            &["status"],
-            &["status", "--json"],
-            &["open"],
-            &["open", "--print"],
-            &["open", "--json"],
-        ];
+        // Where it is no terminal, their output may be kept for others to read.
+        for command in ["restart", "status"] {
+            let ran = site.ok(&[command]);
+            let (said, plain) = (ran.stdout.to_lowercase(), "(`ringfence open`)");
+            assert!(said.contains("dashboard: http://") && said.contains(plain), "{ran:?}");
+            assert!(!said.contains("code="), "{ran:?}");
+        }
+        let commands = [&["status", "--json"][..], &["open"], &["open", "--print"], &["open", "--json"]];
         for command in commands {
             let ran = site.ok(command);
             let status = site.ok(&["status", "--json"]).json();
@@ -249,7 +249,7 @@ fn login_addresses_for_other_machines_are_worth_nothing_to_another_user_of_this_
     let redeem = |login: &LoginAddress| {
         as_stranger(REDEEM, &[&format!("http://{}{}", site.address, login.path), &site.address])
     };
-    for command in [&["status"][..], &["status", "--json"], &["open", "--print"], &["open", "--json"]] {
+    for command in [&["status", "--json"][..], &["open", "--print"], &["open", "--json"]] {
         let login = printed_address(&site.ok(command));
         assert_eq!(login.host, site.address, "{command:?}");
         if let Some(ran) = redeem(&login) {
@@ -341,6 +341,53 @@ fn run_with_an_open_network_does_not_command_the_daemon() {
             ask(&site.address, "GET", "/tasks", &proxied, "").expect(401);
         }
         assert_no_task(&site);
+    }
+}
+
+/// Presents a login address and a session, and prints both answers. With a fourth argument it keeps its descriptors from being listed.
+const LOG_IN: &str = r#"
+import ctypes, http.client, sys
+address, login, session = sys.argv[1], sys.argv[2].split(" "), sys.argv[3].split(" ")
+if len(sys.argv) > 4: ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+def ask(path, headers):
+    c = http.client.HTTPConnection(address, timeout=20)
+    c.request("GET", path, headers=headers)
+    return c.getresponse().status
+print(ask(login[1], {"host": login[0]}), ask("/tasks", {"host": session[0], "cookie": session[1]}))
+"#;
+
+/// A run may read a login address in a log of its workspace, or see a cookie: with an open network it has its owner's loopback.
+#[test]
+fn login_address_and_session_are_worth_nothing_to_a_run() {
+    let users = if is_root() { vec![None, Some(65534)] } else { vec![None] };
+    for user in users {
+        let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
+        let site = Site::of(user.into_iter().fold(place, Place::of_user));
+        let policy = open_policy(&site.place);
+        let login = printed_address(&site.ok(&["open", "--json"]));
+        let code = format!("{} {}", login.host, login.path);
+        let as_owner = |script: &str, args: &[&str]| match user {
+            Some(_) => as_stranger(script, args).unwrap(),
+            None => Ran::from(Command::new("python3").args(["-c", script]).args(args).output().unwrap()),
+        };
+        let take = "import http.client, sys\n\
+            c = http.client.HTTPConnection(sys.argv[1])\n\
+            c.request('GET', sys.argv[3], headers={'host': sys.argv[2]})\n\
+            print(c.getresponse().headers['set-cookie'].split(';')[0])";
+        let own = printed_address(&site.ok(&["open", "--json"]));
+        let cookie = as_owner(take, &[&site.address, &own.host, &own.path]).stdout.trim().to_owned();
+        let session = format!("{} {cookie}", own.host);
+        for more in [["--policy", &policy], ["--mode", "host"]] {
+            for hides in [&[][..], &["hides"]] {
+                let script =
+                    [&["--", "python3", "-c", LOG_IN, &site.address, &code, &session], hides].concat();
+                let ran = site.place.run(&[&["exec"][..], &more, &script].concat());
+                assert_eq!(ran.stdout.trim(), "403 403", "{user:?} {more:?} {hides:?}: {ran:?}");
+            }
+        }
+        // The owner's own programs can use both, also one that keeps its descriptors from being listed, as sshd does.
+        let args = [site.address.as_str(), &code, &session, "hides"];
+        assert_eq!(as_owner(LOG_IN, &args).stdout.trim(), "303 200", "{user:?}");
     }
 }
 

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 const NAMESPACES: [&str; 3] = ["user", "pid", "mnt"];
 /// Longer chains of parents are not followed.
 const MAX_ANCESTORS: usize = 1000;
+/// The name of every gate, and of the first process of its sandbox (`ringfence-gate`: `set_name`).
+const GATE_NAME: &str = "ringfence-gate";
 
 /// What a process does with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +37,12 @@ pub fn holders(inode: u64) -> Vec<PathBuf> {
             fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == wanted.as_str())
         })
     };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    processes.filter(|process| pid_of(process).is_some()).filter(holds).collect()
+    processes().filter(holds).collect()
+}
+
+fn processes() -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|process| pid_of(process).is_some())
 }
 
 fn pid_of(process: &Path) -> Option<u32> {
@@ -58,6 +64,50 @@ fn is_outside_of_runs(process: &Path, role: Role) -> bool {
         (Role::Server, Parent::Unknown) => true,
     };
     NAMESPACES.iter().all(shares) && status_field(process, "Seccomp:").as_deref() == Some("0") && !descends()
+}
+
+/// Whether a process belongs to a run: a gate is above it. Its own name and namespaces tell nothing, so browsers in sandboxes of
+/// their own do not.
+pub fn is_below_gate(process: &Path) -> bool {
+    let mut process = process.to_owned();
+    for _ in 0..MAX_ANCESTORS {
+        let Parent::Process(parent) = parent(&process) else { return false };
+        if is_gate(&parent) {
+            return true;
+        }
+        process = parent;
+    }
+    true
+}
+
+/// A process can take any name, but not give one to those above it.
+fn is_gate(process: &Path) -> bool {
+    status_field(process, "Name:").as_deref() == Some(GATE_NAME)
+}
+
+/// Whether a socket of this user is in the hands of a run. A process can keep its descriptors from being listed, as `sshd` does:
+/// where no holder is found, it is a run's if a process of a run does so.
+pub fn is_held_by_run(inode: u64) -> bool {
+    match holders(inode) {
+        holders if holders.is_empty() => processes().any(|process| is_closed_process_of_run(&process)),
+        holders => holders.iter().any(|process| is_below_gate(process)),
+    }
+}
+
+/// Whether a process of a run of this user has descriptors that cannot be listed. The first process of a sandbox, a gate itself, is none: it holds
+/// no socket of a program.
+fn is_closed_process_of_run(process: &Path) -> bool {
+    let is_first = || {
+        let pids = status_field(process, "NSpid:").unwrap_or_default();
+        let pids: Vec<&str> = pids.split_whitespace().collect();
+        let is_below_outer_gate =
+            matches!(parent(process), Parent::Process(gate) if is_gate(&gate) && !is_below_gate(&gate));
+        is_gate(process) && is_below_outer_gate && pids.len() > 1 && pids.last() == Some(&"1")
+    };
+    let own = rustix::process::geteuid().as_raw().to_string();
+    let is_own =
+        status_field(process, "Uid:").is_some_and(|uids| uids.split_whitespace().next() == Some(&own));
+    is_own && fs::read_dir(process.join("fd")).is_err() && is_below_gate(process) && !is_first()
 }
 
 /// The process above another one.

@@ -9,12 +9,13 @@
 //! - A sandboxed run has the owner's uid and, with an open network, the owner's loopback. So every process that holds the
 //!   socket has to be in the asker's own namespaces, without a seccomp filter, and must not descend from a `ringfence` process
 //!   (the gate is above every process of a run). A client must not be one either (a broker dials for runs); a daemon is one.
+//! - For login codes and sessions it is enough that no gate is above those processes: browsers have sandboxes of their own.
 //! - It is asked anew for each request: the socket may have been passed to another process since the last one.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use ringfence_egress::processes::{Role, are_outside_of_runs, holders};
+use ringfence_egress::processes::{Role, are_outside_of_runs, holders, is_held_by_run};
 
 /// `01` in the fourth column of `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
@@ -40,9 +41,12 @@ struct Socket {
     inode: u64,
 }
 
-/// Whether the socket of the other end belongs to this user.
+/// Whether the socket of the other end belongs to this user, and not to a run of this user. A browser in a sandbox of its own (Flatpak,
+/// Snap) is the user's, and so is `sshd`, whose descriptors cannot be listed.
 pub(crate) fn is_of_owner(ends: Ends) -> bool {
-    established(ends).is_some_and(|socket| socket.uid == rustix::process::geteuid().as_raw())
+    let own = rustix::process::geteuid().as_raw();
+    let Some(socket) = established(ends).filter(|socket| socket.uid == own) else { return false };
+    !is_held_by_run(socket.inode) && established(ends) == Some(socket)
 }
 
 /// Whether the other end is a process of this user that no run has started.

@@ -37,7 +37,7 @@ impl PeerLookups {
         Ok(Self { known: start("peers")?, unknown: start("unknown-peers")? })
     }
 
-    /// Whether a connection that carries something right belongs to a process of the daemon's owner.
+    /// Whether a connection that carries something right belongs to a process of the daemon's owner, and to no run.
     pub(crate) async fn is_of_owner(&self, ends: Ends) -> bool {
         look_up(&self.known, ends, loopback_peer::is_of_owner).await
     }
