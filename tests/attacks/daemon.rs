@@ -1169,6 +1169,41 @@ fn full_announcement_of_another_user_refuses_no_port() {
     assert_eq!((ran.code(), ran.stdout.as_str()), (0, "local"), "{ran:?}");
 }
 
+/// A run with an open network shares the abstract names of the host.
+#[test]
+fn announcement_of_a_run_refuses_no_port() {
+    let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
+    let policy = open_policy(&place);
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    std::thread::spawn(move || {
+        for stream in server.incoming() {
+            let _ = stream
+                .unwrap()
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlocal");
+        }
+    });
+    let args =
+        ["exec", "--timeout", "5m", "--policy", &policy, "--", "python3", "-c", FULL_ANNOUNCEMENT, &port];
+    let mut run = place.spawn(&args);
+    let mut said = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "full\n");
+    let script = format!("curl -s -m 20 --noproxy '*' http://127.0.0.1:{port}/");
+    let dial =
+        || Place::new().settings(SETTINGS).run(&["exec", "--allow-local", &port, "--", "sh", "-c", &script]);
+    let beside_run = dial();
+    // A daemon's own announcement counts all the same.
+    let name = SocketAddr::from_abstract_name(format!("ringfence-daemon:{port}:1")).unwrap();
+    let announcement = UnixListener::bind_addr(&name).unwrap();
+    let beside_daemon = dial();
+    drop(announcement);
+    crate::support::signal(run.id(), "-TERM");
+    run.wait().unwrap();
+    assert_eq!((beside_run.code(), beside_run.stdout.as_str()), (0, "local"), "{beside_run:?}");
+    assert!(!beside_daemon.stdout.contains("local"), "{beside_daemon:?}");
+}
+
 /// A proxy that lets users in by itself adds the key to whatever a browser sends.
 #[test]
 fn page_of_another_site_does_nothing_with_a_key_that_a_proxy_adds() {
