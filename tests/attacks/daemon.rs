@@ -1266,3 +1266,51 @@ fn settings_of_a_state_directory_that_others_can_write_are_not_read() {
         );
     }
 }
+
+/// As root with another user's home, as `su` without `-` leaves it.
+#[test]
+fn links_in_a_state_directory_of_another_user_are_not_followed() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new().settings(SETTINGS);
+    let (state, victim) = (place.state(), tempfile::NamedTempFile::new().unwrap());
+    fs::create_dir_all(state.join("logs")).unwrap();
+    fs::remove_file(state.join("settings.json")).unwrap();
+    symlink(victim.path(), state.join("logs/daemon.err")).unwrap();
+    symlink(victim.path(), state.join("settings.json")).unwrap();
+    std::os::unix::fs::chown(&state, Some(65534), None).unwrap();
+    for args in [&["start"][..], &["config", "set", "sandbox.mode", "native"], &["task", "list"]] {
+        let ran = place.run(args).expect_code(125);
+        assert!(ran.stderr.contains("belongs to user 65534"), "{ran:?}");
+    }
+    assert_eq!(fs::read_to_string(victim.path()).unwrap(), "");
+}
+
+#[test]
+fn state_directory_that_others_could_replace_is_refused() {
+    let place = Place::new();
+    let above = place.home().join("above");
+    fs::create_dir_all(above.join("state")).unwrap();
+    fs::set_permissions(above.join("state"), fs::Permissions::from_mode(0o700)).unwrap();
+    let link = place.home().join("link");
+    symlink(&above, &link).unwrap();
+    let list = |state: &Path| {
+        place.command(&["task", "list"]).env("RINGFENCE_HOME", state).output().map(Ran::from).unwrap()
+    };
+    for (mode, code) in [(0o755, 0), (0o777, 125), (0o757, 125), (0o1777, 0)] {
+        fs::set_permissions(&above, fs::Permissions::from_mode(mode)).unwrap();
+        for state in [above.join("state"), link.join("state"), above.join(format!("new{mode:o}"))] {
+            let ran = list(&state).expect_code(code);
+            assert_eq!(ran.stderr.contains("chmod go-w"), code != 0, "{mode:o}: {ran:?}");
+        }
+    }
+    fs::set_permissions(&above, fs::Permissions::from_mode(0o755)).unwrap();
+    if is_root() {
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        list(&above.join("state")).expect_code(0);
+        assert!(list(&link.join("state")).expect_code(125).stderr.contains("belongs to user 65534"));
+        std::os::unix::fs::chown(&above, Some(65534), None).unwrap();
+        assert!(list(&above.join("state")).expect_code(125).stderr.contains("belongs to user 65534"));
+    }
+}
