@@ -210,14 +210,14 @@ fn printed_address(ran: &Ran) -> LoginAddress {
 fn printed_login_addresses_are_worth_nothing_to_another_user() {
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
         let mut site = Site::listening(Place::new().settings(SETTINGS).env("API_KEYS", "k"), listen);
-        let commands = [
-            &["restart"][..],
-            &["status"],
-            &["status", "--json"],
-            &["open"],
-            &["open", "--print"],
-            &["open", "--json"],
-        ];
+        // Where it is no terminal, their output may be kept for others to read.
+        for command in ["restart", "status"] {
+            let ran = site.ok(&[command]);
+            let (said, plain) = (ran.stdout.to_lowercase(), "(`ringfence open`)");
+            assert!(said.contains("dashboard: http://") && said.contains(plain), "{ran:?}");
+            assert!(!said.contains("code="), "{ran:?}");
+        }
+        let commands = [&["status", "--json"][..], &["open"], &["open", "--print"], &["open", "--json"]];
         for command in commands {
             let ran = site.ok(command);
             let status = site.ok(&["status", "--json"]).json();
@@ -249,7 +249,7 @@ fn login_addresses_for_other_machines_are_worth_nothing_to_another_user_of_this_
     let redeem = |login: &LoginAddress| {
         as_stranger(REDEEM, &[&format!("http://{}{}", site.address, login.path), &site.address])
     };
-    for command in [&["status"][..], &["status", "--json"], &["open", "--print"], &["open", "--json"]] {
+    for command in [&["status", "--json"][..], &["open", "--print"], &["open", "--json"]] {
         let login = printed_address(&site.ok(command));
         assert_eq!(login.host, site.address, "{command:?}");
         if let Some(ran) = redeem(&login) {
@@ -341,6 +341,53 @@ fn run_with_an_open_network_does_not_command_the_daemon() {
             ask(&site.address, "GET", "/tasks", &proxied, "").expect(401);
         }
         assert_no_task(&site);
+    }
+}
+
+/// Presents a login address and a session, and prints both answers. With a fourth argument it keeps its descriptors from being listed.
+const LOG_IN: &str = r#"
+import ctypes, http.client, sys
+address, login, session = sys.argv[1], sys.argv[2].split(" "), sys.argv[3].split(" ")
+if len(sys.argv) > 4: ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+def ask(path, headers):
+    c = http.client.HTTPConnection(address, timeout=20)
+    c.request("GET", path, headers=headers)
+    return c.getresponse().status
+print(ask(login[1], {"host": login[0]}), ask("/tasks", {"host": session[0], "cookie": session[1]}))
+"#;
+
+/// A run may read a login address in a log of its workspace, or see a cookie: with an open network it has its owner's loopback.
+#[test]
+fn login_address_and_session_are_worth_nothing_to_a_run() {
+    let users = if is_root() { vec![None, Some(65534)] } else { vec![None] };
+    for user in users {
+        let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
+        let site = Site::of(user.into_iter().fold(place, Place::of_user));
+        let policy = open_policy(&site.place);
+        let login = printed_address(&site.ok(&["open", "--json"]));
+        let code = format!("{} {}", login.host, login.path);
+        let as_owner = |script: &str, args: &[&str]| match user {
+            Some(_) => as_stranger(script, args).unwrap(),
+            None => Ran::from(Command::new("python3").args(["-c", script]).args(args).output().unwrap()),
+        };
+        let take = "import http.client, sys\n\
+            c = http.client.HTTPConnection(sys.argv[1])\n\
+            c.request('GET', sys.argv[3], headers={'host': sys.argv[2]})\n\
+            print(c.getresponse().headers['set-cookie'].split(';')[0])";
+        let own = printed_address(&site.ok(&["open", "--json"]));
+        let cookie = as_owner(take, &[&site.address, &own.host, &own.path]).stdout.trim().to_owned();
+        let session = format!("{} {cookie}", own.host);
+        for more in [["--policy", &policy], ["--mode", "host"]] {
+            for hides in [&[][..], &["hides"]] {
+                let script =
+                    [&["--", "python3", "-c", LOG_IN, &site.address, &code, &session], hides].concat();
+                let ran = site.place.run(&[&["exec"][..], &more, &script].concat());
+                assert_eq!(ran.stdout.trim(), "403 403", "{user:?} {more:?} {hides:?}: {ran:?}");
+            }
+        }
+        // The owner's own programs can use both, also one that keeps its descriptors from being listed, as sshd does.
+        let args = [site.address.as_str(), &code, &session, "hides"];
+        assert_eq!(as_owner(LOG_IN, &args).stdout.trim(), "303 200", "{user:?}");
     }
 }
 
@@ -986,6 +1033,81 @@ fn token_is_sent_to_no_run() {
     }
 }
 
+/// A listener on a Unix socket, which keeps what it is sent. With a second argument, another process than the one that listens accepts too.
+const LISTEN_ON_SOCKET: &str = r#"
+import os, socket, sys
+path = sys.argv[1]
+server = socket.socket(socket.AF_UNIX)
+server.bind(path + ".new")
+os.chmod(path + ".new", 0o666)
+server.listen(100)
+os.rename(path + ".new", path)
+if len(sys.argv) > 2: os.fork()
+print("listens", flush=True)
+while True:
+    c, _ = server.accept()
+    c.settimeout(20)
+    sent = c.recv(65536).decode()
+    if sent: print("SENT", sent, flush=True)
+    c.close()
+"#;
+
+/// Runs a command with a credential at a Unix socket.
+#[track_caller]
+fn assert_no_credential_is_sent_to(socket: &Path) {
+    for variable in ["RINGFENCE_TOKEN", "RINGFENCE_API_KEY"] {
+        let place = Place::new().env("RINGFENCE_URL", format!("unix://{}", socket.display()));
+        let ran = place.env(variable, "secret-token").run(&["task", "list"]).expect_code(125);
+        assert!(ran.stderr.contains("no daemon of yours") && ran.stderr.contains("unset"), "{ran:?}");
+    }
+}
+
+#[test]
+fn token_is_sent_to_no_unix_socket_of_another_user() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = directory.path().join("far.sock");
+    let mut stranger = spawn_as(STRANGER, LISTEN_ON_SOCKET, &socket.display().to_string());
+    wait_for("the listener", || socket.exists().then_some(()));
+    assert_no_credential_is_sent_to(&socket);
+    let mut sent = [0; 4096];
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    let length = stranger.stdout.take().unwrap().read(&mut sent).unwrap();
+    let said = String::from_utf8_lossy(&sent[..length]);
+    assert!(said.starts_with("listens") && !said.contains("SENT"), "{said}");
+}
+
+#[test]
+fn token_is_sent_to_no_unix_socket_of_a_run() {
+    let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
+    for mode in ["native", "host"] {
+        let socket = place.work().join(mode);
+        let args = [
+            "exec",
+            "--timeout",
+            "5m",
+            "--mode",
+            mode,
+            "--",
+            "python3",
+            "-c",
+            LISTEN_ON_SOCKET,
+            mode,
+            "fork",
+        ];
+        let run = place.spawn(&args);
+        wait_for("the run", || socket.exists().then_some(()));
+        assert_no_credential_is_sent_to(&socket);
+        crate::support::signal(run.id(), "-TERM");
+        let ran = Ran::from(run.wait_with_output().unwrap());
+        assert!(ran.stdout.contains("listens") && !ran.stdout.contains("SENT"), "{mode}: {ran:?}");
+    }
+}
+
 /// The own daemon gets the token at every address, as root and as a normal user, also one that runs in the foreground.
 #[test]
 fn token_is_sent_to_the_own_daemon() {
@@ -1004,6 +1126,14 @@ fn token_is_sent_to_the_own_daemon() {
             let far = user.into_iter().fold(Place::new().env("RINGFENCE_URL", url), Place::of_user);
             far.env("RINGFENCE_TOKEN", token.clone()).run(&["task", "list"]).expect_code(0);
         }
+        let url = format!("unix://{}", site.place.state().join("api.sock").display());
+        let far = site
+            .place
+            .command(&["task", "list"])
+            .env("RINGFENCE_URL", url)
+            .env("RINGFENCE_TOKEN", &token)
+            .output();
+        Ran::from(far.unwrap()).expect_code(0);
     }
 }
 
@@ -1050,6 +1180,41 @@ fn full_announcement_of_another_user_refuses_no_port() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     assert_eq!((ran.code(), ran.stdout.as_str()), (0, "local"), "{ran:?}");
+}
+
+/// A run with an open network shares the abstract names of the host.
+#[test]
+fn announcement_of_a_run_refuses_no_port() {
+    let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
+    let policy = open_policy(&place);
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    std::thread::spawn(move || {
+        for stream in server.incoming() {
+            let _ = stream
+                .unwrap()
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlocal");
+        }
+    });
+    let args =
+        ["exec", "--timeout", "5m", "--policy", &policy, "--", "python3", "-c", FULL_ANNOUNCEMENT, &port];
+    let mut run = place.spawn(&args);
+    let mut said = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "full\n");
+    let script = format!("curl -s -m 20 --noproxy '*' http://127.0.0.1:{port}/");
+    let dial =
+        || Place::new().settings(SETTINGS).run(&["exec", "--allow-local", &port, "--", "sh", "-c", &script]);
+    let beside_run = dial();
+    // A daemon's own announcement counts all the same.
+    let name = SocketAddr::from_abstract_name(format!("ringfence-daemon:{port}:1")).unwrap();
+    let announcement = UnixListener::bind_addr(&name).unwrap();
+    let beside_daemon = dial();
+    drop(announcement);
+    crate::support::signal(run.id(), "-TERM");
+    run.wait().unwrap();
+    assert_eq!((beside_run.code(), beside_run.stdout.as_str()), (0, "local"), "{beside_run:?}");
+    assert!(!beside_daemon.stdout.contains("local"), "{beside_daemon:?}");
 }
 
 /// A proxy that lets users in by itself adds the key to whatever a browser sends.
@@ -1112,5 +1277,53 @@ fn settings_of_a_state_directory_that_others_can_write_are_not_read() {
             ran.stderr.contains("belongs to user 65534") && ran.stderr.contains("RINGFENCE_HOME"),
             "{ran:?}"
         );
+    }
+}
+
+/// As root with another user's home, as `su` without `-` leaves it.
+#[test]
+fn links_in_a_state_directory_of_another_user_are_not_followed() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new().settings(SETTINGS);
+    let (state, victim) = (place.state(), tempfile::NamedTempFile::new().unwrap());
+    fs::create_dir_all(state.join("logs")).unwrap();
+    fs::remove_file(state.join("settings.json")).unwrap();
+    symlink(victim.path(), state.join("logs/daemon.err")).unwrap();
+    symlink(victim.path(), state.join("settings.json")).unwrap();
+    std::os::unix::fs::chown(&state, Some(65534), None).unwrap();
+    for args in [&["start"][..], &["config", "set", "sandbox.mode", "native"], &["task", "list"]] {
+        let ran = place.run(args).expect_code(125);
+        assert!(ran.stderr.contains("belongs to user 65534"), "{ran:?}");
+    }
+    assert_eq!(fs::read_to_string(victim.path()).unwrap(), "");
+}
+
+#[test]
+fn state_directory_that_others_could_replace_is_refused() {
+    let place = Place::new();
+    let above = place.home().join("above");
+    fs::create_dir_all(above.join("state")).unwrap();
+    fs::set_permissions(above.join("state"), fs::Permissions::from_mode(0o700)).unwrap();
+    let link = place.home().join("link");
+    symlink(&above, &link).unwrap();
+    let list = |state: &Path| {
+        place.command(&["task", "list"]).env("RINGFENCE_HOME", state).output().map(Ran::from).unwrap()
+    };
+    for (mode, code) in [(0o755, 0), (0o777, 125), (0o757, 125), (0o1777, 0)] {
+        fs::set_permissions(&above, fs::Permissions::from_mode(mode)).unwrap();
+        for state in [above.join("state"), link.join("state"), above.join(format!("new{mode:o}"))] {
+            let ran = list(&state).expect_code(code);
+            assert_eq!(ran.stderr.contains("chmod go-w"), code != 0, "{mode:o}: {ran:?}");
+        }
+    }
+    fs::set_permissions(&above, fs::Permissions::from_mode(0o755)).unwrap();
+    if is_root() {
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        list(&above.join("state")).expect_code(0);
+        assert!(list(&link.join("state")).expect_code(125).stderr.contains("belongs to user 65534"));
+        std::os::unix::fs::chown(&above, Some(65534), None).unwrap();
+        assert!(list(&above.join("state")).expect_code(125).stderr.contains("belongs to user 65534"));
     }
 }

@@ -76,15 +76,25 @@ impl Drop for Announcement {
     }
 }
 
-/// Whether a daemon of this user or of root has announced a port. In doubt it has.
+/// Whether a daemon of this user or of root has announced a port. In doubt it has. What a run announces does not count: other runs
+/// could not reach programs of the host then.
 #[cfg(target_os = "linux")]
 fn is_announced(port: u16) -> bool {
     let own = rustix::process::geteuid();
     let counts = |named: &Named| match announcer(named) {
-        Ok(owner) => owner.is_some_and(|owner| owner == own || owner.is_root()),
+        Ok(owner) => {
+            owner.is_some_and(|owner| owner == own || owner.is_root()) && !is_made_by_run(named.inode)
+        }
         Err(_) => true,
     };
     announcements(port).map_or(true, |names| names.iter().any(counts))
+}
+
+/// Whether all processes that are known to hold the socket of an announcement belong to runs.
+#[cfg(target_os = "linux")]
+fn is_made_by_run(inode: u32) -> bool {
+    let holders = crate::processes::holders(inode.into());
+    !holders.is_empty() && holders.iter().all(|process| crate::processes::is_below_gate(process))
 }
 
 /// Whether a daemon of this user has announced a port. In doubt it has not.

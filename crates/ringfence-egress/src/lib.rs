@@ -29,6 +29,7 @@ mod passing;
 mod placeholder;
 mod post;
 mod prefixed;
+pub mod processes;
 mod providers;
 mod relay;
 mod request;
@@ -55,4 +56,6 @@ pub use providers::{ProviderError, Sources, find, named};
 pub use ringfence_workspace::HostPrograms;
 pub use secret::Secret;
 pub use session::{Session, SessionError, Setup, is_system_bundle, system_bundle};
+#[cfg(target_os = "linux")]
+pub use unix_diag::peer_of_inode;
 pub use upstream::{Answer, BadConnectTo, ConnectTo, Resolve, tls_config};

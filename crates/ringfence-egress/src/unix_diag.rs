@@ -13,10 +13,11 @@ const BY_FAMILY: u16 = 20;
 const FAMILY: u8 = 1;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
-/// `UDIAG_SHOW_NAME` and `UDIAG_SHOW_UID`.
-const SHOWN: u32 = 0x01 | 0x40;
-/// `UNIX_DIAG_NAME` and `UNIX_DIAG_UID`: the attributes of an answer.
+/// `UDIAG_SHOW_NAME`, `UDIAG_SHOW_PEER` and `UDIAG_SHOW_UID`.
+const SHOWN: u32 = 0x01 | 0x04 | 0x40;
+/// `UNIX_DIAG_NAME`, `UNIX_DIAG_PEER` and `UNIX_DIAG_UID`: the attributes of an answer.
 const NAME_ATTRIBUTE: u16 = 0;
+const PEER_ATTRIBUTE: u16 = 2;
 const UID_ATTRIBUTE: u16 = 7;
 /// The lengths of `struct nlmsghdr`, `struct unix_diag_req`, `struct unix_diag_msg` and `struct nlattr`.
 const HEADER_BYTES: usize = 16;
@@ -29,7 +30,16 @@ const ATTRIBUTE_BYTES: usize = 4;
 struct Socket {
     /// An abstract one begins with a zero.
     name: Vec<u8>,
+    /// The inode of the other end. 0 until a process has accepted the connection.
+    peer: Option<u32>,
     uid: Option<Uid>,
+}
+
+/// The inode of the other end of a connected Unix socket, given that of one's own end; `None` until a process has accepted it, and
+/// where the kernel does not tell.
+pub fn peer_of_inode(inode: u64) -> Option<u64> {
+    let socket = ask(u32::try_from(inode).ok()?).ok()??;
+    socket.peer.filter(|peer| *peer != 0).map(u64::from)
 }
 
 /// The user who has made the Unix socket of an inode; `None` if there is no such socket of this abstract name. A name can hold the
@@ -93,6 +103,7 @@ fn parse(answer: &[u8], inode: u32) -> Option<Socket> {
         let value = rest.get(ATTRIBUTE_BYTES..length)?;
         match kind {
             NAME_ATTRIBUTE => socket.name = value.to_vec(),
+            PEER_ATTRIBUTE => socket.peer = u32_at(value, 0),
             UID_ATTRIBUTE => socket.uid = u32_at(value, 0).map(Uid::from_raw),
             _ => {}
         }
@@ -113,11 +124,11 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use std::os::fd::AsFd;
     use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 
     use rustix::process::Uid;
 
-    use super::{BY_FAMILY, Socket, owner_of_inode, parse};
+    use super::{BY_FAMILY, Socket, owner_of_inode, parse, peer_of_inode};
 
     #[test]
     fn owner_of_a_socket_is_told_by_its_inode_and_name() {
@@ -133,6 +144,18 @@ mod tests {
     }
 
     #[test]
+    fn other_end_of_a_connection_is_told_once_it_is_accepted() {
+        let name = SocketAddr::from_abstract_name(format!("ringfence-peer:{}", std::process::id())).unwrap();
+        let listener = UnixListener::bind_addr(&name).unwrap();
+        let stream = UnixStream::connect_addr(&name).unwrap();
+        let inode = |socket: &UnixStream| rustix::fs::fstat(socket.as_fd()).unwrap().st_ino;
+        assert_eq!(peer_of_inode(inode(&stream)), None);
+        let accepted = listener.accept().unwrap().0;
+        assert_eq!(peer_of_inode(inode(&stream)), Some(inode(&accepted)));
+        assert_eq!(crate::processes::holders(inode(&accepted)).len(), 1);
+    }
+
+    #[test]
     fn answers_that_are_cut_off_or_about_another_inode_tell_nobody() {
         let attribute = |length: u16, kind: u16, value: &[u8]| {
             [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
@@ -140,7 +163,7 @@ mod tests {
         let head = [&[0; 4][..], &BY_FAMILY.to_ne_bytes(), &[0; 14], &7_u32.to_ne_bytes(), &[0; 8]].concat();
         let uid = attribute(8, 7, &1000_u32.to_ne_bytes());
         let whole = [&head[..], &attribute(6, 0, b"\0x\0\0"), &uid].concat();
-        let expected = Socket { name: b"\0x".to_vec(), uid: Some(Uid::from_raw(1000)) };
+        let expected = Socket { name: b"\0x".to_vec(), peer: None, uid: Some(Uid::from_raw(1000)) };
         assert_eq!(parse(&whole, 7), Some(expected));
         assert_eq!(parse(&whole, 8), None);
         for end in 0..whole.len() {

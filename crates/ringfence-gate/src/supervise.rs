@@ -73,6 +73,8 @@ pub fn run_at(socket: &Path, spawner: &mut dyn Spawner) -> Result<(), GateError>
 
 fn serve(host: UnixStream, spawner: &mut dyn Spawner) -> Result<(), GateError> {
     let system = |what| move |error: rustix::io::Errno| GateError::System(what, error.into());
+    // Processes of runs are known by the name above them, so every gate has it, however it was started.
+    rustix::thread::set_name(c"ringfence-gate").map_err(system("take its name"))?;
     // Nobody of the same user may take the gate's descriptors or memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("shut itself off"))?;
     // A gate that was stopped goes on when the host dies, and finds its socket closed.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::http::{Method, Request, StatusCode, header};
@@ -13,6 +13,7 @@ use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
 use ringfence_core::task::{StateName, TaskSpec};
 use ringfence_egress::Entry as AuditEntry;
+use ringfence_egress::processes::Role;
 use ringfence_store::{Added, Attempt, Counts, DeadLetter, Entry, Filter, ProcessRow, ProcessStatus, Task};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -26,7 +27,8 @@ use crate::desk::{
     SettingsChanged, Status, StoppedAll, Tell, Used, UsedBy,
 };
 use crate::login_codes::Bearer;
-use crate::loopback_peer::{self, Ends, Role};
+use crate::loopback_peer::{self, Ends};
+use crate::unix_peer;
 use crate::wire::quoted;
 
 /// How long a daemon may take for what takes long.
@@ -94,9 +96,25 @@ enum ConnectError {
         "no daemon of yours is known to answer at {0}, so neither RINGFENCE_TOKEN nor RINGFENCE_API_KEY was sent there"
     )]
     NotOwnDaemon(SocketAddr),
+    #[error(
+        "no daemon of yours is known to answer at {}, so neither RINGFENCE_TOKEN nor RINGFENCE_API_KEY was sent there", .0.display()
+    )]
+    NotOwnSocket(PathBuf),
 }
 
-const NOT_OWN_REMEDY: &str = "unset RINGFENCE_URL, or set it to the daemon's Unix socket (unix:///home/me/.ringfence/api.sock), and run `ringfence start` if it does not run";
+impl ConnectError {
+    /// What the user can do where a credential was not sent.
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Io(_) => None,
+            Self::NotOwnDaemon(_) => Some(NOT_OWN_REMEDY),
+            Self::NotOwnSocket(_) => Some(NOT_OWN_SOCKET_REMEDY),
+        }
+    }
+}
+
+const NOT_OWN_SOCKET_REMEDY: &str = "unset RINGFENCE_URL for the daemon of this machine; for one at another Unix socket unset RINGFENCE_TOKEN and RINGFENCE_API_KEY, for there a daemon knows its owner without them";
+const NOT_OWN_REMEDY: &str = "unset RINGFENCE_URL, or set it to the daemon's Unix socket (unix:///home/me/.ringfence/api.sock) and unset the credential, which is not needed there; run `ringfence start` if it does not run";
 
 /// Whether a connection may carry a credential. Any program can listen at an address of this machine while the daemon is stopped,
 /// a run with an open network too; so the process that has accepted it has to be a daemon of this user, outside of every run.
@@ -105,15 +123,25 @@ async fn may_carry_credential(stream: &TcpStream) -> io::Result<bool> {
     if !ringfence_egress::is_of_this_machine(ends.peer.ip()) {
         return Ok(true);
     }
+    wait_until_accepted(|| loopback_peer::is_held(ends)).await;
+    Ok(ringfence_egress::is_announced_by_this_user(ends.peer.port())
+        && loopback_peer::is_owner_outside_of_runs(ends, Role::Server))
+}
+
+/// The same for a Unix socket: whoever can write its directory can listen there, another user or a run.
+async fn may_carry_credential_over_socket(stream: &UnixStream) -> bool {
+    wait_until_accepted(|| unix_peer::is_accepted(stream)).await;
+    unix_peer::is_owner_outside_of_runs(stream)
+}
+
+/// Waits until a program has accepted a connection, for a while: of one that does not, nothing is known.
+async fn wait_until_accepted(is_accepted: impl Fn() -> bool) {
     let accepted = async {
-        while !loopback_peer::is_held(ends) {
+        while !is_accepted() {
             tokio::time::sleep(ACCEPT_POLL).await;
         }
     };
-    // One that does not accept in time is not found below either.
     let _ = tokio::time::timeout(ACCEPT_TIMEOUT, accepted).await;
-    Ok(ringfence_egress::is_announced_by_this_user(ends.peer.port())
-        && loopback_peer::is_owner_outside_of_runs(ends, Role::Server))
 }
 
 fn refusal(message: impl Into<String>) -> Refusal {
@@ -157,7 +185,7 @@ impl Remote {
 
     async fn connect(&self) -> Result<(Box<dyn Stream>, String), ConnectError> {
         Ok(match &self.place {
-            Place::Socket(path) => (Box::new(UnixStream::connect(path).await?), "localhost".to_owned()),
+            Place::Socket(path) => (Box::new(self.connect_socket(path).await?), "localhost".to_owned()),
             Place::Plain(authority) => (Box::new(self.connect_plain(authority).await?), authority.clone()),
             Place::Tls(authority, config) => {
                 let stream = TcpStream::connect(authority).await?;
@@ -168,6 +196,15 @@ impl Remote {
                 (Box::new(tls.connect(name, stream).await?), authority.clone())
             }
         })
+    }
+
+    /// Connects to a Unix socket. A credential is sent only to a process of this user.
+    async fn connect_socket(&self, path: &Path) -> Result<UnixStream, ConnectError> {
+        let stream = UnixStream::connect(path).await?;
+        match self.credential.is_none() || may_carry_credential_over_socket(&stream).await {
+            true => Ok(stream),
+            false => Err(ConnectError::NotOwnSocket(path.to_owned())),
+        }
     }
 
     /// Connects without TLS. Within this machine a credential is sent only to a daemon of this user.
@@ -197,9 +234,7 @@ impl Remote {
         };
         let (stream, host) = self.connect().await.map_err(|error| match error {
             ConnectError::Io(error) => unreachable(&error),
-            error @ ConnectError::NotOwnDaemon(_) => {
-                Refusal::new(RefusalKind::Forbidden, error.to_string()).with_remedy(Some(NOT_OWN_REMEDY))
-            }
+            error => Refusal::new(RefusalKind::Forbidden, error.to_string()).with_remedy(error.remedy()),
         })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await

@@ -25,6 +25,7 @@ mod rate;
 mod revocation;
 mod sessions;
 mod stream;
+mod unix_peer;
 mod wire;
 mod works;
 

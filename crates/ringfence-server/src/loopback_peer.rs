@@ -9,20 +9,18 @@
 //! - A sandboxed run has the owner's uid and, with an open network, the owner's loopback. So every process that holds the
 //!   socket has to be in the asker's own namespaces, without a seccomp filter, and must not descend from a `ringfence` process
 //!   (the gate is above every process of a run). A client must not be one either (a broker dials for runs); a daemon is one.
+//! - For login codes and sessions it is enough that no gate is above those processes: browsers have sandboxes of their own.
 //! - It is asked anew for each request: the socket may have been passed to another process since the last one.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+
+use ringfence_egress::processes::{Role, are_outside_of_runs, holders, is_held_by_run};
 
 /// `01` in the fourth column of `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 /// The kernel's lists of TCP sockets.
 const LISTS: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-/// The namespaces of a process that has to share the daemon's.
-const NAMESPACES: [&str; 3] = ["user", "pid", "mnt"];
-/// Longer chains of parents are refused.
-const MAX_ANCESTORS: usize = 1000;
 
 /// Whether this system lists whose sockets are. Elsewhere than on Linux no connection is known to be the owner's.
 pub(crate) const LISTS_OWNERS: bool = cfg!(target_os = "linux");
@@ -36,15 +34,6 @@ pub(crate) struct Ends {
     pub(crate) local: SocketAddr,
 }
 
-/// What the process at the other end does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// It has connected to this daemon.
-    Client,
-    /// It has accepted this connection, as a daemon does.
-    Server,
-}
-
 /// The socket of the other end as the kernel lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Socket {
@@ -52,19 +41,19 @@ struct Socket {
     inode: u64,
 }
 
-/// Whether the socket of the other end belongs to this user.
+/// Whether the socket of the other end belongs to this user, and not to a run of this user. A browser in a sandbox of its own (Flatpak,
+/// Snap) is the user's, and so is `sshd`, whose descriptors cannot be listed.
 pub(crate) fn is_of_owner(ends: Ends) -> bool {
-    established(ends).is_some_and(|socket| socket.uid == rustix::process::geteuid().as_raw())
+    let own = rustix::process::geteuid().as_raw();
+    let Some(socket) = established(ends).filter(|socket| socket.uid == own) else { return false };
+    !is_held_by_run(socket.inode) && established(ends) == Some(socket)
 }
 
 /// Whether the other end is a process of this user that no run has started.
 pub(crate) fn is_owner_outside_of_runs(ends: Ends, role: Role) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let Some(socket) = established(ends).filter(|socket| socket.uid == own) else { return false };
-    let holders = holders(socket.inode);
-    !holders.is_empty()
-        && holders.iter().all(|process| is_outside_of_runs(process, role))
-        && established(ends) == Some(socket)
+    are_outside_of_runs(&holders(socket.inode), role) && established(ends) == Some(socket)
 }
 
 /// Whether a process holds the socket of the other end: a server's is nobody's until it was accepted.
@@ -106,92 +95,12 @@ fn written(address: SocketAddr) -> [String; 2] {
     [format!("{four}:{port:04X}"), format!("{}:{port:04X}", words(&six.octets()))]
 }
 
-/// The processes that hold a socket, as directories of `/proc`. Those of other users cannot be looked into.
-fn holders(inode: u64) -> Vec<PathBuf> {
-    let wanted = format!("socket:[{inode}]");
-    let holds = |process: &PathBuf| {
-        let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        descriptors.into_iter().any(|entry| {
-            fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == wanted.as_str())
-        })
-    };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    processes.filter(|process| pid_of(process).is_some()).filter(holds).collect()
-}
-
-fn pid_of(process: &Path) -> Option<u32> {
-    process.file_name()?.to_str()?.parse().ok()
-}
-
-/// Whether a process is one that the owner has started, and not a run.
-fn is_outside_of_runs(process: &Path, role: Role) -> bool {
-    let own = Path::new("/proc/self");
-    let namespace = |process: &Path, name: &str| fs::read_link(process.join("ns").join(name)).ok();
-    let shares = |name: &&str| {
-        let mine = namespace(own, name);
-        mine.is_some() && namespace(process, name) == mine
-    };
-    let descends = || match (role, parent(process)) {
-        (Role::Client, _) => descends_from_ringfence(process),
-        (Role::Server, Parent::Process(parent)) => descends_from_ringfence(&parent),
-        (Role::Server, Parent::None) => false,
-        (Role::Server, Parent::Unknown) => true,
-    };
-    NAMESPACES.iter().all(shares) && status_field(process, "Seccomp:").as_deref() == Some("0") && !descends()
-}
-
-/// The process above another one.
-enum Parent {
-    Process(PathBuf),
-    /// It is the first of its namespace.
-    None,
-    Unknown,
-}
-
-fn parent(process: &Path) -> Parent {
-    match status_field(process, "PPid:").and_then(|parent| parent.parse::<u32>().ok()) {
-        Some(0) => Parent::None,
-        Some(parent) => Parent::Process(Path::new("/proc").join(parent.to_string())),
-        None => Parent::Unknown,
-    }
-}
-
-/// Whether a process or one of its ancestors is this program. The gate of a run cannot be looked into; its name can.
-fn descends_from_ringfence(process: &Path) -> bool {
-    let own = (status_field(Path::new("/proc/self"), "Name:"), program(Path::new("/proc/self")));
-    let mut process = process.to_owned();
-    for _ in 0..MAX_ANCESTORS {
-        let Some(name) = status_field(&process, "Name:") else { return true };
-        let same_program = program(&process).is_some_and(|program| Some(program) == own.1);
-        if own.0.as_deref() == Some(&name) || same_program {
-            return true;
-        }
-        match parent(&process) {
-            Parent::Process(parent) => process = parent,
-            Parent::None => return false,
-            Parent::Unknown => return true,
-        }
-    }
-    true
-}
-
-/// The program of a process by device and inode, also when its file was replaced.
-fn program(process: &Path) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata(process.join("exe")).ok().map(|data| (data.dev(), data.ino()))
-}
-
-fn status_field(process: &Path, name: &str) -> Option<String> {
-    let status = fs::read_to_string(process.join("status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::path::Path;
 
-    use super::{Ends, Socket, find, holders, is_held, is_of_owner, status_field};
+    use super::{Ends, Socket, find, holders, is_held, is_of_owner};
 
     #[test]
     fn established_connection_of_this_user_is_recognised_and_a_closed_one_is_not() {
@@ -240,11 +149,5 @@ mod tests {
         assert!(is_held(ends) && is_of_owner(ends));
         drop(accepted);
         assert!(!is_held(ends), "closed by its process");
-    }
-
-    #[test]
-    fn status_of_a_process_is_read() {
-        assert!(status_field(Path::new("/proc/self"), "PPid:").unwrap().parse::<u32>().is_ok());
-        assert_eq!(status_field(Path::new("/proc/none"), "PPid:"), None);
     }
 }

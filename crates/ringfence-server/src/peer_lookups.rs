@@ -7,9 +7,10 @@
 
 use std::io;
 
+use ringfence_egress::processes::Role;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::loopback_peer::{self, Ends, Role};
+use crate::loopback_peer::{self, Ends};
 
 /// Look-ups in a queue; more requests wait for a place in it.
 const QUEUE_LENGTH: usize = 1;
@@ -36,7 +37,7 @@ impl PeerLookups {
         Ok(Self { known: start("peers")?, unknown: start("unknown-peers")? })
     }
 
-    /// Whether a connection that carries something right belongs to a process of the daemon's owner.
+    /// Whether a connection that carries something right belongs to a process of the daemon's owner, and to no run.
     pub(crate) async fn is_of_owner(&self, ends: Ends) -> bool {
         look_up(&self.known, ends, loopback_peer::is_of_owner).await
     }

@@ -1,6 +1,7 @@
 //! This machine, this person, these settings: read once, here and nowhere else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +39,11 @@ pub(crate) const SETTINGS: &str = "settings.json";
 /// The directory of a person's or a project's settings.
 pub(crate) const DIRECTORY: &str = ".ringfence";
 
+/// Paths of the state directory with more parts, those of links included, are refused.
+const MAX_WAY_PARTS: usize = 1000;
+/// The kernel's number of users that a user namespace does not map.
+const OVERFLOW_UID: u32 = 65534;
+
 /// Where everything is, before any setting is read.
 #[derive(Clone)]
 pub(crate) struct Installation {
@@ -72,6 +78,8 @@ impl Installation {
                 bail!("neither HOME nor RINGFENCE_HOME is set, so there is no place for settings")
             }
         };
+        // Before anything there is opened: links of another user would lead this process elsewhere.
+        refuse_foreign_state(&state)?;
         Ok(Self {
             env,
             home,
@@ -434,8 +442,9 @@ impl Installation {
     }
 }
 
-/// Refuses a state directory that another user could have written settings into.
+/// Refuses a state directory that another user could have written settings into, or could replace.
 fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
+    refuse_foreign_way(state)?;
     let Ok(data) = fs::metadata(state) else { return Ok(()) };
     let (owner, own) = (data.uid(), rustix::process::geteuid().as_raw());
     if owner != own && owner != 0 {
@@ -451,6 +460,57 @@ fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Refuses a way to the state directory on which another user has made a link, or owns or can write a directory. Below one with the
+/// sticky bit nobody can replace what is this user's.
+fn refuse_foreign_way(state: &Path) -> anyhow::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let mut left: Vec<OsString> = state.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    let mut at = PathBuf::new();
+    for _ in 0..MAX_WAY_PARTS {
+        let Some(part) = left.pop() else { return Ok(()) };
+        at.push(part);
+        // What is not there yet is made by this user.
+        let Ok(data) = at.symlink_metadata() else { return Ok(()) };
+        let foreign = data.uid() != own && data.uid() != 0 && !is_unmapped(data.uid());
+        let is_open = !data.is_symlink()
+            && (data.mode() & 0o002 != 0 || data.mode() & 0o020 != 0 && data.gid() != 0)
+            && data.mode() & 0o1000 == 0;
+        // The directory itself has sentences of its own.
+        if (foreign || is_open) && (data.is_symlink() || !left.is_empty()) {
+            return Err(foreign_way(state, &at, foreign.then_some(data.uid())));
+        }
+        if data.is_symlink() {
+            let target = fs::read_link(&at).with_context(|| format!("{} cannot be read", at.display()))?;
+            at.pop();
+            left.extend(target.components().rev().map(|part| part.as_os_str().to_owned()));
+        }
+    }
+    bail!("the path of the state directory {} is too long", state.display())
+}
+
+fn foreign_way(state: &Path, at: &Path, owner: Option<u32>) -> anyhow::Error {
+    let (state, at) = (state.display(), at.display());
+    match owner {
+        Some(owner) => advise(
+            anyhow!("the way to the state directory {state} leads over {at}, which belongs to user {owner}"),
+            "set RINGFENCE_HOME to a directory of your own",
+        ),
+        None => advise(
+            anyhow!(
+                "the way to the state directory {state} leads over {at}, which can be written by other users"
+            ),
+            format!("run `chmod go-w {at}`, or set RINGFENCE_HOME to another directory of your own"),
+        ),
+    }
+}
+
+/// Whether a user is none of this user namespace, as root is in a sandbox: the kernel shows such users by one number.
+fn is_unmapped(uid: u32) -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_whole = map.is_empty() || map.split_whitespace().eq(["0", "0", "4294967295"]);
+    !is_whole && uid == OVERFLOW_UID
 }
 
 /// An error of a project's settings, with what to do about it: an agent may have left them in a subdirectory.

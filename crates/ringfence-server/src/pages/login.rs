@@ -102,7 +102,7 @@ async fn continue_under_own_name(
     Ok(super::forward(&issued.name.address(host(headers), &issued.path())))
 }
 
-/// Whether a connection may redeem a code. Other users can see one that is on a command line or in a log. Where the system does not
+/// Whether a connection may redeem a code. Other users and runs can see one that is on a command line or in a log. Where the system does not
 /// tell whose connections are, all are taken for the owner's.
 async fn may_redeem(bearer: Bearer, app: &App, from: &From) -> bool {
     !LISTS_OWNERS || !is_for_owner(bearer, from) || is_of_owner(app, from).await
@@ -119,7 +119,7 @@ fn is_for_owner(bearer: Bearer, from: &From) -> bool {
 }
 
 fn not_for_this_browser() -> Problem {
-    let detail = "this login address is for browsers of the daemon's owner on the daemon's machine alone";
+    let detail = "this login address is for browsers of the daemon's owner on the daemon's machine alone, outside of runs";
     Problem::new(StatusCode::FORBIDDEN, "not_owner", detail).with_remedy(
         "for a browser of another user or machine, or behind a proxy, run `ringfence open --for-anyone`",
     )

@@ -79,11 +79,7 @@ pub(crate) fn serve(args: &ServeArgs, installation: &Installation) -> anyhow::Re
         terminal::about("The daemon runs. Ctrl-C ends it and puts running tasks back into the queue.");
         if let Some(address) = address {
             let address = address.to_string();
-            // A supervisor keeps standard error in a log that others may read.
-            let shown = match std::io::stderr().is_terminal() {
-                true => dashboard(installation, &address),
-                false => format!("{}/ (`ringfence open`)", installation.browser_address(&address)),
-            };
+            let shown = dashboard(installation, &address, std::io::stderr().is_terminal());
             terminal::about(format!("Dashboard: {shown}"));
         } else if args.listen.is_none() {
             terminal::about(without_address(installation));
@@ -141,7 +137,10 @@ pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
     }
     terminal::line(format!("The daemon runs (process {}).", child.id()));
     match server_address(&installation.state) {
-        Some(address) => terminal::line(format!("Dashboard: {}", dashboard(installation, &address))),
+        Some(address) => {
+            let shown = dashboard(installation, &address, std::io::stdout().is_terminal());
+            terminal::line(format!("Dashboard: {shown}"));
+        }
         None => {
             terminal::about(without_address(installation));
         }
@@ -234,7 +233,8 @@ pub(crate) fn status(args: &StatusArgs, installation: &Installation) -> anyhow::
         None => terminal::line("daemon: does not run (`ringfence start`)"),
     }
     if let Some(address) = &status.address {
-        terminal::line(format!("dashboard: {}", dashboard(installation, address)));
+        let shown = dashboard(installation, address, std::io::stdout().is_terminal());
+        terminal::line(format!("dashboard: {shown}"));
     }
     if let (Some(environment), Some(mode)) = (status.execution_environment, status.mode) {
         terminal::line(format!("environment: {} (mode {mode})", environment.as_str()));
@@ -254,8 +254,12 @@ fn usual_login_address(installation: &Installation, address: &str) -> anyhow::Re
     login_address(installation, address, usual_bearer(installation, address))
 }
 
-/// The address of the dashboard: one that logs in once, or the plain one where the daemon issues none.
-fn dashboard(installation: &Installation, address: &str) -> String {
+/// The address of the dashboard. At a terminal it logs in once, if the daemon issues such an address. Elsewhere it may be kept in a
+/// log that others or runs can read, so it is the plain one.
+fn dashboard(installation: &Installation, address: &str, at_terminal: bool) -> String {
+    if !at_terminal {
+        return format!("{}/ (`ringfence open`)", installation.browser_address(address));
+    }
     match usual_login_address(installation, address) {
         Ok(login) => login.url,
         Err(_) => format!("{}/", installation.browser_address(address)),

@@ -1,0 +1,170 @@
+//! Which processes hold a socket, and whether they belong to a run.
+//!
+//! A sandboxed run has its user's uid and, with an open network, the user's loopback and abstract sockets. So a process is outside
+//! of every run if it is in the asker's own namespaces, without a seccomp filter, and does not descend from a `ringfence` process
+//! (the gate is above every process of a run). Whatever cannot be found out is not outside.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The namespaces of a process that has to share the asker's.
+const NAMESPACES: [&str; 3] = ["user", "pid", "mnt"];
+/// Longer chains of parents are not followed.
+const MAX_ANCESTORS: usize = 1000;
+/// The name of every gate, and of the first process of its sandbox (`ringfence-gate`: `set_name`).
+const GATE_NAME: &str = "ringfence-gate";
+
+/// What a process does with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It has connected. It must not be this program: a broker dials for runs.
+    Client,
+    /// It has accepted, as a daemon does. It may be this program.
+    Server,
+}
+
+/// Whether there are processes, and all of them are outside of every run.
+pub fn are_outside_of_runs(processes: &[PathBuf], role: Role) -> bool {
+    !processes.is_empty() && processes.iter().all(|process| is_outside_of_runs(process, role))
+}
+
+/// The processes that hold a socket, as directories of `/proc`. Those of other users cannot be looked into.
+pub fn holders(inode: u64) -> Vec<PathBuf> {
+    let wanted = format!("socket:[{inode}]");
+    let holds = |process: &PathBuf| {
+        let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        descriptors.into_iter().any(|entry| {
+            fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == wanted.as_str())
+        })
+    };
+    processes().filter(holds).collect()
+}
+
+fn processes() -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|process| pid_of(process).is_some())
+}
+
+fn pid_of(process: &Path) -> Option<u32> {
+    process.file_name()?.to_str()?.parse().ok()
+}
+
+/// Whether a process is one that the owner has started, and not a run.
+fn is_outside_of_runs(process: &Path, role: Role) -> bool {
+    let own = Path::new("/proc/self");
+    let namespace = |process: &Path, name: &str| fs::read_link(process.join("ns").join(name)).ok();
+    let shares = |name: &&str| {
+        let mine = namespace(own, name);
+        mine.is_some() && namespace(process, name) == mine
+    };
+    let descends = || match (role, parent(process)) {
+        (Role::Client, _) => descends_from_ringfence(process),
+        (Role::Server, Parent::Process(parent)) => descends_from_ringfence(&parent),
+        (Role::Server, Parent::None) => false,
+        (Role::Server, Parent::Unknown) => true,
+    };
+    NAMESPACES.iter().all(shares) && status_field(process, "Seccomp:").as_deref() == Some("0") && !descends()
+}
+
+/// Whether a process belongs to a run: a gate is above it. Its own name and namespaces tell nothing, so browsers in sandboxes of
+/// their own do not.
+pub fn is_below_gate(process: &Path) -> bool {
+    let mut process = process.to_owned();
+    for _ in 0..MAX_ANCESTORS {
+        let Parent::Process(parent) = parent(&process) else { return false };
+        if is_gate(&parent) {
+            return true;
+        }
+        process = parent;
+    }
+    true
+}
+
+/// A process can take any name, but not give one to those above it.
+fn is_gate(process: &Path) -> bool {
+    status_field(process, "Name:").as_deref() == Some(GATE_NAME)
+}
+
+/// Whether a socket of this user is in the hands of a run. A process can keep its descriptors from being listed, as `sshd` does:
+/// where no holder is found, it is a run's if a process of a run does so.
+pub fn is_held_by_run(inode: u64) -> bool {
+    match holders(inode) {
+        holders if holders.is_empty() => processes().any(|process| is_closed_process_of_run(&process)),
+        holders => holders.iter().any(|process| is_below_gate(process)),
+    }
+}
+
+/// Whether a process of a run of this user has descriptors that cannot be listed. The first process of a sandbox, a gate itself, is none: it holds
+/// no socket of a program.
+fn is_closed_process_of_run(process: &Path) -> bool {
+    let is_first = || {
+        let pids = status_field(process, "NSpid:").unwrap_or_default();
+        let pids: Vec<&str> = pids.split_whitespace().collect();
+        let is_below_outer_gate =
+            matches!(parent(process), Parent::Process(gate) if is_gate(&gate) && !is_below_gate(&gate));
+        is_gate(process) && is_below_outer_gate && pids.len() > 1 && pids.last() == Some(&"1")
+    };
+    let own = rustix::process::geteuid().as_raw().to_string();
+    let is_own =
+        status_field(process, "Uid:").is_some_and(|uids| uids.split_whitespace().next() == Some(&own));
+    is_own && fs::read_dir(process.join("fd")).is_err() && is_below_gate(process) && !is_first()
+}
+
+/// The process above another one.
+enum Parent {
+    Process(PathBuf),
+    /// It is the first of its namespace.
+    None,
+    Unknown,
+}
+
+fn parent(process: &Path) -> Parent {
+    match status_field(process, "PPid:").and_then(|parent| parent.parse::<u32>().ok()) {
+        Some(0) => Parent::None,
+        Some(parent) => Parent::Process(Path::new("/proc").join(parent.to_string())),
+        None => Parent::Unknown,
+    }
+}
+
+/// Whether a process or one of its ancestors is this program. The gate of a run cannot be looked into; its name can.
+fn descends_from_ringfence(process: &Path) -> bool {
+    let own = (status_field(Path::new("/proc/self"), "Name:"), program(Path::new("/proc/self")));
+    let mut process = process.to_owned();
+    for _ in 0..MAX_ANCESTORS {
+        let Some(name) = status_field(&process, "Name:") else { return true };
+        let same_program = program(&process).is_some_and(|program| Some(program) == own.1);
+        if own.0.as_deref() == Some(&name) || same_program {
+            return true;
+        }
+        match parent(&process) {
+            Parent::Process(parent) => process = parent,
+            Parent::None => return false,
+            Parent::Unknown => return true,
+        }
+    }
+    true
+}
+
+/// The program of a process by device and inode, also when its file was replaced.
+fn program(process: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(process.join("exe")).ok().map(|data| (data.dev(), data.ino()))
+}
+
+fn status_field(process: &Path, name: &str) -> Option<String> {
+    let status = fs::read_to_string(process.join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::status_field;
+
+    #[test]
+    fn status_of_a_process_is_read() {
+        assert!(status_field(Path::new("/proc/self"), "PPid:").unwrap().parse::<u32>().is_ok());
+        assert_eq!(status_field(Path::new("/proc/none"), "PPid:"), None);
+    }
+}
