@@ -44,6 +44,7 @@ fn names(home: &Path) -> Option<HashSet<OsString>> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the files are the test's own")]
 mod tests {
     use std::fs;
     use std::path::Path;
