@@ -24,7 +24,7 @@ const LONGEST_FRAME: u32 = 8 << 20;
 pub enum Order {
     /// Print there from now on; the descriptor comes along. For a gate that was started by somebody else, before the rest.
     Print(Stream),
-    /// Make ready what does not depend on the rest, in the words of whoever builds it. Once, before the rest.
+    /// Prepare a part that does not depend on the rest, as JSON of the builder. Any number of times, before `Build`.
     Prepare(String),
     /// Make all ready to start this. Once.
     Build(Spec),
