@@ -15,13 +15,15 @@ use ringfence_core::text::escaped;
 use ringfence_store::LostRun;
 use ringfence_store::runs::Runs;
 use ringfence_workspace::Directory;
-use ringfence_workspace::executed::{ExecutedBy, MAX_REPORTED, Search, search};
-use ringfence_workspace::git::INDEX;
+use ringfence_workspace::executed::{Executed, ExecutedBy, MAX_REPORTED, Search, search};
+use ringfence_workspace::git::{self, Budget, Configuration, INDEX, Located};
 
 /// How long the search may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most files that a notice names.
 const MAX_NAMED: usize = 5;
+/// Most files of a directory of hooks that are looked at.
+const MAX_HOOKS: usize = 256;
 
 /// A file that another program executes later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +76,51 @@ struct Tree {
     root_git: bool,
     /// Where its directories were when the run began, if that is known. More is reported otherwise.
     locations: Option<Locations>,
+}
+
+impl Tree {
+    /// Files that the configuration in a `.git` leads to that the run could write, those that changed: included ones, and
+    /// hooks. Only files below the tree are read for it, for the run may have written the configuration.
+    fn configured(&self, directory: &Directory, since: (i64, i64), known: &[Executed]) -> Vec<ExecutedFile> {
+        if !self.root_git {
+            return Vec::new();
+        }
+        let within = [self.root.clone()];
+        let reach = git::Reach { home: Path::new("/nonexistent"), within: Some(&within) };
+        let files = Configuration::files_of(&self.root, reach);
+        let Some(hooks) = files.first().map(|config| config.with_file_name("hooks")) else {
+            return Vec::new();
+        };
+        let mut paths = Vec::new();
+        for Located { links, end, .. } in
+            git::configured(files, hooks, &self.root, reach, Budget::OF_REPOSITORY)
+        {
+            let ends = links.into_iter().chain([end]);
+            for path in ends.filter_map(|path| path.strip_prefix(&self.root).ok().map(Path::to_owned)) {
+                if let Ok(hooks) = directory.directory(&path) {
+                    let names = hooks.entries(MAX_HOOKS).unwrap_or_default();
+                    paths.extend(names.into_iter().map(|entry| path.join(entry.name)));
+                } else {
+                    paths.push(path);
+                }
+            }
+        }
+        // What lies in the git directory was found already.
+        let is_new = |path: &PathBuf| {
+            !path.starts_with(".git")
+                && !known.iter().any(|file| file.path == *path)
+                && directory.metadata(path).is_ok_and(|data| data.changed() >= since)
+        };
+        paths.sort();
+        paths.dedup();
+        let found = paths.into_iter().filter(is_new).map(|path| ExecutedFile {
+            by: ExecutedBy::Git,
+            path: self.prefix.join(path),
+            git_ref: None,
+            more_git_refs: Vec::new(),
+        });
+        found.collect()
+    }
 }
 
 /// The directories that a run could write.
@@ -138,7 +185,12 @@ impl Trees {
                 deadline,
             };
             let searched = Directory::open(&tree.root).map_err(std::io::Error::other);
-            let report = match searched.and_then(|directory| search(&directory, look_for)) {
+            let searched = searched.and_then(|directory| {
+                let report = search(&directory, look_for)?;
+                files.extend(tree.configured(&directory, since, &report.files));
+                Ok(report)
+            });
+            let report = match searched {
                 Ok(report) => report,
                 Err(error) => {
                     notices.push(format!(

@@ -17,8 +17,11 @@ use crate::{Bounds, Directory, EntryKind, Metadata, Next, ReadError, Visit, walk
 
 /// How much is searched.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 300_000 };
-/// Most hooks of one repository that are looked at, and most submodules.
+/// Most hooks of one repository that are looked at.
 const MAX_HOOKS: usize = 256;
+/// Most git directories of submodules and linked worktrees of one repository that are looked at, with the directories between
+/// them. The first one of more is reported.
+const MAX_GIT_DIRECTORIES: usize = 1024;
 /// Most files that are reported.
 pub const MAX_REPORTED: usize = 50;
 
@@ -367,12 +370,32 @@ impl Search<'_> {
         }
     }
 
-    /// What changed in a `.git` and in those of its submodules.
+    /// What changed in a `.git` and in those of its submodules, of their submodules and of linked worktrees.
     fn git_parts(&self, visit: &Visit<'_>) -> Vec<PathBuf> {
-        let modules = Path::new(".git/modules");
-        let names = names_in(visit.parent, modules).into_iter().map(|name| modules.join(name));
-        let all = std::iter::once(PathBuf::from(".git")).chain(names);
-        all.flat_map(|directory| self.changed_parts(visit.parent, &directory)).collect()
+        let mut changed = Vec::new();
+        let (mut directories, mut seen) = (vec![PathBuf::from(".git")], 0);
+        while let Some(path) = directories.pop() {
+            seen += 1;
+            if seen > MAX_GIT_DIRECTORIES {
+                changed.push(path);
+                break;
+            }
+            let Ok(directory) = visit.parent.directory(&path) else { continue };
+            // The name of a submodule may have several parts.
+            if seen > 1 && !is_git_directory(&directory) {
+                directories.extend(directories_in(&directory, &path));
+                continue;
+            }
+            changed.extend(self.changed_parts(visit.parent, &path));
+            for part in ["modules", "worktrees"].map(|name| path.join(name)) {
+                match visit.parent.directory(&part) {
+                    Ok(below) => directories.extend(directories_in(&below, &part)),
+                    // A link leads elsewhere.
+                    Err(_) => changed.extend(Some(part).filter(|part| self.is_changed(visit.parent, part))),
+                }
+            }
+        }
+        changed
     }
 
     /// Files of a git directory that name or are what git executes, those that changed.
@@ -384,6 +407,19 @@ impl Search<'_> {
         let all = parts.into_iter().chain(each).chain([hooks.clone()]);
         all.filter(|path| self.is_changed(from, path)).collect()
     }
+}
+
+/// The directories in a directory at `path`, one more than are looked at.
+fn directories_in(directory: &Directory, path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    // What cannot be read holds nothing.
+    let _ = directory.each(&mut |name, kind, _| {
+        if kind == EntryKind::Directory {
+            found.push(path.join(name));
+        }
+        found.len() <= MAX_GIT_DIRECTORIES
+    });
+    found
 }
 
 /// The first names in a directory, none if there is no such directory.
@@ -591,7 +627,16 @@ mod tests {
     #[test]
     fn what_git_executes_is_found_by_its_own_changes() {
         let before = |root: &Path| {
-            for directory in [".git", ".git/modules/m", "bare", "sub/.git"] {
+            let deep = ".git/modules/libs/m/modules/n";
+            for directory in [
+                ".git",
+                ".git/modules/m",
+                ".git/modules/libs/m",
+                deep,
+                ".git/worktrees/w",
+                "bare",
+                "sub/.git",
+            ] {
                 for name in ["config", "hooks/pre-commit", "hooks/x.sample", "objects/x", "refs/x", "HEAD"] {
                     write(root, &format!("{directory}/{name}"), "old");
                 }
@@ -601,6 +646,10 @@ mod tests {
             (".git/config", true, Some(".git/config")),
             (".git/hooks/pre-commit", true, Some(".git/hooks/pre-commit")),
             (".git/modules/m/config", true, Some(".git/modules/m/config")),
+            (".git/modules/libs/m/hooks/pre-commit", true, Some(".git/modules/libs/m/hooks/pre-commit")),
+            (".git/modules/libs/m/modules/n/config", true, Some(".git/modules/libs/m/modules/n/config")),
+            (".git/worktrees/w/config.worktree", true, Some(".git/worktrees/w/config.worktree")),
+            (".git/worktrees/w/HEAD", true, None),
             (".git/hooks/pre-commit", false, None),
             (".git/objects/y", true, None),
             (".git/index", true, None),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use globset::GlobSet;
 use ringfence_workspace::Directory;
 use ringfence_workspace::git::{
-    Found, GitError, Import, Imported, Making, Repository, find_git, import, make,
+    Found, GitError, Import, Imported, Made, Making, RefsBudget, Repository, find_git, import, make,
 };
 use tempfile::TempDir;
 
@@ -67,24 +67,30 @@ impl Place {
     }
 
     fn begin(&self) {
+        self.try_begin(&GlobSet::empty(), &mut RefsBudget::OF_WORKSPACE.clone()).unwrap();
+    }
+
+    fn try_begin(&self, denied: &GlobSet, refs: &mut RefsBudget) -> Result<Made, GitError> {
         let tree = Directory::open(&self.work()).unwrap();
         let Found::Repository(repository) = Repository::discover(&tree, &self.work()) else {
             panic!("no repository")
         };
         fs::create_dir(self.place()).unwrap();
-        make(Making {
+        let making = Making {
             repository: &repository,
             place: &self.place(),
             // Here inside and outside are the same.
             guest: &repository.common,
-            denied: &GlobSet::empty(),
+            denied,
             excluded: &[],
             protected: &[],
             held: &[],
             owner: None,
+            is_nested: false,
+            modules_in_place: false,
             index_budget: 1 << 20,
-        })
-        .unwrap();
+        };
+        make(making, refs)
     }
 
     fn commit(&self, content: &str) -> String {
@@ -290,9 +296,11 @@ fn a_linked_worktree_commits_on_its_own_branch() {
         protected: &[],
         held: &[],
         owner: None,
+        is_nested: false,
+        modules_in_place: false,
         index_budget: 1 << 20,
     };
-    make(making).unwrap();
+    make(making, &mut RefsBudget::OF_WORKSPACE.clone()).unwrap();
     let name = repository.own().file_name().unwrap().to_owned();
     let own = place.private().join("worktrees").join(name);
     fs::write(place.work().join("a"), "2\n").unwrap();
@@ -326,4 +334,160 @@ fn a_branch_is_not_deleted_because_its_file_was_lost() {
     fs::remove_file(place.private().join("packed-refs")).unwrap();
     place.import();
     assert_eq!(place.host(&["branch", "--format=%(refname:short)"]), "main\nother");
+}
+
+/// The branch of another working tree stays, or its next commit would undo what the run did.
+#[test]
+fn branches_of_other_working_trees_are_neither_moved_nor_deleted() {
+    let place = Place::new();
+    let root = place.root.path().canonicalize().unwrap();
+    for name in ["moved", "deleted", "switched", "rebased"] {
+        place.host(&["worktree", "add", "-q", "-b", name, root.join(name).to_str().unwrap()]);
+    }
+    let rebased = place.work().join(".git/worktrees/rebased");
+    fs::create_dir(rebased.join("rebase-merge")).unwrap();
+    fs::write(rebased.join("rebase-merge/head-name"), "refs/heads/rebased\n").unwrap();
+    fs::write(rebased.join("HEAD"), place.host(&["rev-parse", "main"])).unwrap();
+    let before = place.host(&["rev-parse", "main"]);
+    place.begin();
+    let commit = place.commit("2\n");
+    for name in ["moved", "rebased"] {
+        place.inside(&["update-ref", &format!("refs/heads/{name}"), &commit]);
+    }
+    place.inside(&["branch", "-q", "-D", "deleted"]);
+    place.inside(&["symbolic-ref", "HEAD", "refs/heads/switched"]);
+    let done = place.import();
+    let told = done.notices.join("\n");
+    for name in ["moved", "deleted", "switched", "rebased"] {
+        assert_eq!(place.host(&["rev-parse", &format!("refs/heads/{name}")]), before, "{name}: {told}");
+        assert!(
+            told.contains(&format!("refs/heads/{name}")) && told.contains("has it checked out"),
+            "{told}"
+        );
+    }
+    assert_eq!(place.host(&["rev-parse", "refs/ringfence/test/heads/moved"]), commit);
+    assert_eq!(place.host(&["symbolic-ref", "HEAD"]), "refs/heads/main");
+    assert_eq!(place.host(&["rev-parse", "main"]), commit, "its own branch is moved");
+    assert_eq!(done.refs.iter().filter(|change| change.kept_as.is_none()).count(), 1, "{:?}", done.refs);
+}
+
+#[test]
+fn a_repository_whose_index_is_not_copied_is_not_seen() {
+    let denied = globset::GlobSetBuilder::new().add(globset::Glob::new("**/index").unwrap()).build().unwrap();
+    for (deny, index) in [(true, None), (false, Some("link")), (false, Some("directory"))] {
+        let place = Place::new();
+        let path = place.work().join(".git/index");
+        if index.is_some() {
+            fs::rename(&path, place.work().join("elsewhere")).unwrap();
+        }
+        match index {
+            Some("link") => symlink("../elsewhere", &path).unwrap(),
+            Some(_) => fs::create_dir(&path).unwrap(),
+            None => {}
+        }
+        let none = GlobSet::empty();
+        let denied = if deny { &denied } else { &none };
+        let made = place.try_begin(denied, &mut RefsBudget::OF_WORKSPACE.clone());
+        assert!(matches!(made, Err(GitError::IndexNotCopied)), "{index:?} {made:?}");
+    }
+    let place = Place::new();
+    fs::remove_file(place.work().join(".git/index")).unwrap();
+    place.begin();
+}
+
+#[test]
+fn head_is_not_moved_to_a_branch_that_could_not_be_changed() {
+    let place = Place::new();
+    place.host(&["branch", "other"]);
+    let before = place.host(&["rev-parse", "main"]);
+    place.begin();
+    place.inside(&["checkout", "-q", "other"]);
+    place.commit("2\n");
+    // Neither the branch nor the ref that keeps its commits can be written.
+    for lock in ["refs/heads/other.lock", "refs/ringfence/test/heads/other.lock"] {
+        fs::create_dir_all(place.work().join(".git").join(lock).parent().unwrap()).unwrap();
+        fs::write(place.work().join(".git").join(lock), "").unwrap();
+    }
+    let done = place.import();
+    assert_eq!(place.host(&["symbolic-ref", "HEAD"]), "refs/heads/main", "{:?}", done.notices);
+    assert_eq!(place.host(&["rev-parse", "other"]), before);
+    assert_eq!((done.head, done.refs), (None, Vec::new()));
+}
+
+#[test]
+fn refs_that_say_what_remotes_have_are_not_taken_over() {
+    let place = Place::new();
+    let before = place.host(&["rev-parse", "main"]);
+    place.host(&["update-ref", "refs/remotes/origin/main", &before]);
+    place.begin();
+    let commit = place.commit("2\n");
+    for name in ["main", "new"] {
+        place.inside(&["update-ref", &format!("refs/remotes/origin/{name}"), &commit]);
+    }
+    let done = place.import();
+    assert_eq!(place.host(&["for-each-ref", "--format=%(objectname)", "refs/remotes"]), before);
+    let told = done.notices.join("\n");
+    assert!(told.contains("not taken over: refs/remotes/origin/main, refs/remotes/origin/new"), "{told}");
+}
+
+#[test]
+fn new_names_that_shells_could_execute_are_kept_encoded() {
+    let place = Place::new();
+    place.host(&["branch", "old$(x)"]);
+    place.begin();
+    let commit = place.commit("2\n");
+    let long = "$".repeat(240);
+    for name in ["heads/$(touch${IFS}x)", "tags/a`id`", "heads/old$(x)", &format!("heads/{long}")] {
+        place.inside(&["update-ref", &format!("refs/{name}"), &commit]);
+    }
+    place.inside(&["symbolic-ref", "HEAD", "refs/heads/$(unborn)"]);
+    let done = place.import();
+    let names = place.host(&["for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags"]);
+    assert_eq!(names, "refs/heads/main\nrefs/heads/old$(x)");
+    for name in
+        ["heads/old$(x)", "ringfence/test/heads/%24%28touch%24%7BIFS%7Dx%29", "ringfence/test/tags/a%60id%60"]
+    {
+        assert_eq!(place.host(&["rev-parse", &format!("refs/{name}")]), commit, "{name}");
+    }
+    assert_eq!(done.refs.iter().filter(|change| change.kept_as.is_some()).count(), 3, "{:?}", done.notices);
+    assert_eq!(place.host(&["symbolic-ref", "HEAD"]), "refs/heads/main");
+    assert!(done.notices.iter().any(|told| told.contains("shells could execute its name")));
+}
+
+#[test]
+fn linking_objects_ends_with_the_time_of_the_import() {
+    let place = Place::new();
+    place.begin();
+    place.commit("2\n");
+    let git = find_git("", Path::new("/nonexistent"));
+    let late =
+        Import { place: &place.place(), run: "test", find_git: &|| git.clone(), deadline: Instant::now() };
+    assert!(matches!(import(late), Err(GitError::ObjectsTooSlow)));
+    place.import();
+}
+
+#[test]
+fn refs_of_nested_repositories_share_a_budget() {
+    let mut budget = RefsBudget::OF_NESTED;
+    let many = |place: &Place, packed: usize, loose: usize| {
+        let id = place.host(&["rev-parse", "main"]);
+        let lines: String = (0..packed).map(|number| format!("{id} refs/tags/t{number}\n")).collect();
+        fs::write(place.work().join(".git/packed-refs"), lines).unwrap();
+        for number in 0..loose {
+            fs::write(place.work().join(format!(".git/refs/tags/l{number}")), format!("{id}\n")).unwrap();
+        }
+    };
+    let none = GlobSet::empty();
+    // One takes a part of it, also if it is refused then; another one that fits is still seen.
+    for (packed, loose, is_made) in
+        [(40_000, 100, true), (40_000, 0, false), (100, 0, true), (0, 5_000, false), (0, 0, false)]
+    {
+        let place = Place::new();
+        many(&place, packed, loose);
+        let made = place.try_begin(&none, &mut budget);
+        assert_eq!(made.is_ok(), is_made, "{packed} {loose} {made:?}");
+    }
+    let place = Place::new();
+    many(&place, 30_000, 5_000);
+    place.begin();
 }

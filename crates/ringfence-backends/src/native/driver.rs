@@ -190,7 +190,8 @@ impl Native {
         };
         let run = idle.out_of_reach().build(spec, &plan.request)?;
         // The private git directories are filled while the gate mounts them.
-        repositories::fill(&plan.request, &mut survey, None).map_err(not_made)?;
+        repositories::fill(&plan.request, &mut survey, None, repositories::Modules::InPlace)
+            .map_err(not_made)?;
         let run = run.with_survey(survey, &plan.request);
         Ok(Traceless { run: Box::new(run), traces })
     }

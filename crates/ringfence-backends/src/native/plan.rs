@@ -151,7 +151,9 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
     }
     let seen = seen(base.steps.iter().chain(&builder.steps));
     let private = |number| repositories::private(request, number);
-    for Shown { source, target, write, id, over } in repositories::mounts(request, survey, &private) {
+    for Shown { source, target, write, id, over } in
+        repositories::mounts(request, survey, &private, repositories::Modules::InPlace)
+    {
         let over = over.map(|(path, id)| Covered { id, below: layer(request).is_some().then_some(path) });
         builder.bind_known(&source, &target, access(write), (id, over));
     }

@@ -13,7 +13,9 @@ use ringfence_core::plan::Request;
 use ringfence_core::policy::GitAccess;
 use ringfence_workspace::Directory;
 use ringfence_workspace::executed::is_git_directory;
-use ringfence_workspace::git::{self, Found, Kind, Making, PRIVATE, Repository, lexical};
+use ringfence_workspace::git::{
+    self, Found, Kind, MODULES, Making, PRIVATE, RefsBudget, Repository, lexical,
+};
 
 use super::covers::Shown;
 use super::git_configuration;
@@ -65,18 +67,36 @@ impl GitMount {
     }
 }
 
+/// Where git directories of submodules are seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Modules {
+    /// In the private git directory, as on the host: what they say of their working trees leads there.
+    InPlace,
+    /// Where the other read-only parts are, with a link to it.
+    Linked,
+}
+
 /// What is mounted for private git directories, over the workspace: `source` names where each one is.
-pub(crate) fn mounts(request: &Request, survey: &Survey, source: &dyn Fn(usize) -> PathBuf) -> Vec<Shown> {
+pub(crate) fn mounts(
+    request: &Request,
+    survey: &Survey,
+    source: &dyn Fn(usize) -> PathBuf,
+    modules: Modules,
+) -> Vec<Shown> {
     let of = |(number, mount): (usize, &GitMount)| {
         let parts = git::shared_parts(&mount.repository, &GitMount::parts(number));
         let parts = parts
             .into_iter()
             .map(|part| Shown { id: Some(part.id), ..Shown::new(part.source, part.target, false) });
+        let is_inner = |part: &Shown| modules == Modules::InPlace && part.source.ends_with(MODULES);
+        let (inner, parts): (Vec<Shown>, Vec<Shown>) = parts.partition(is_inner);
+        let at = mount.target(request).join(MODULES);
+        let inner = inner.into_iter().map(move |part| Shown { target: at.clone(), ..part });
         let common = &mount.repository.common;
         let in_workspace = mount.target.is_none() && common.starts_with(request.workspace.host().as_path());
         let over = survey.ids.get(common).filter(|_| in_workspace).map(|id| (common.clone(), *id));
         let private = Shown { over, ..Shown::new(source(number), mount.target(request), true) };
-        parts.chain([private]).collect::<Vec<_>>()
+        parts.into_iter().chain([private]).chain(inner).collect::<Vec<_>>()
     };
     survey.git.iter().enumerate().flat_map(of).collect()
 }
@@ -90,31 +110,45 @@ pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
 
 /// Makes the private git directories of a run, empty, so that they can be mounted.
 pub(crate) fn make_places(request: &Request, survey: &Survey) -> io::Result<()> {
-    let places = (0..survey.git.len()).filter_map(|number| place(request, number));
-    places.into_iter().try_for_each(|place| {
+    for (number, mount) in survey.git.iter().enumerate() {
+        let Some(place) = place(request, number) else { continue };
         fs::create_dir_all(&place)?;
-        fs::DirBuilder::new().mode(0o700).create(place.join(PRIVATE))
-    })
+        let private = place.join(PRIVATE);
+        fs::DirBuilder::new().mode(0o700).create(&private)?;
+        let parts = git::shared_parts(&mount.repository, &GitMount::parts(number));
+        if parts.iter().any(|part| part.source.ends_with(MODULES)) {
+            fs::create_dir(private.join(MODULES))?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes and fills the private git directories of a run.
 pub(crate) fn make(request: &Request, survey: &mut Survey, owner: Option<(u32, u32)>) -> io::Result<()> {
     let places = (0..survey.git.len()).filter_map(|number| place(request, number));
     places.into_iter().try_for_each(fs::create_dir_all)?;
-    fill(request, survey, owner)
+    fill(request, survey, owner, Modules::Linked)
 }
 
 /// Fills them. One that cannot be made stays empty, with a notice: an earlier run may have left the repository so.
-pub(crate) fn fill(request: &Request, survey: &mut Survey, owner: Option<(u32, u32)>) -> io::Result<()> {
+pub(crate) fn fill(
+    request: &Request,
+    survey: &mut Survey,
+    owner: Option<(u32, u32)>,
+    modules: Modules,
+) -> io::Result<()> {
     let denied = request.policy.files.denied().unwrap_or_else(|_| GlobSet::empty());
     let mut index_budget = git::MAX_INDEX_BYTES;
+    // An earlier run may have made repositories below the workspace, and none of them takes from its own.
+    let (mut own_refs, mut nested_refs) = (RefsBudget::OF_WORKSPACE, RefsBudget::OF_NESTED);
     for (number, mount) in survey.git.iter().enumerate() {
         let Some(place) = place(request, number) else { continue };
         let missing = survey.missing.iter().filter_map(|(path, _)| path.strip_prefix(&mount.tree).ok());
         let excluded: Vec<String> = missing.filter_map(Path::to_str).map(String::from).collect();
         let (protected, held) =
             (below_tree(&survey.protected, &mount.tree), below_tree(&survey.anchors, &mount.tree));
-        let made = git::make(Making {
+        let is_nested = mount.tree != request.workspace.host().as_path();
+        let making = Making {
             repository: &mount.repository,
             place: &place,
             guest: &GitMount::parts(number),
@@ -123,9 +157,11 @@ pub(crate) fn fill(request: &Request, survey: &mut Survey, owner: Option<(u32, u
             protected: &protected,
             held: &held,
             owner,
+            is_nested,
+            modules_in_place: modules == Modules::InPlace,
             index_budget,
-        });
-        match made {
+        };
+        match git::make(making, if is_nested { &mut nested_refs } else { &mut own_refs }) {
             Ok(made) => {
                 index_budget = index_budget.saturating_sub(made.index_bytes);
                 survey.notices.extend(made.notices);
@@ -335,10 +371,10 @@ pub(super) fn below(
     covers.apply(survey);
 }
 
-/// Working trees, in the order in which their `.git` was made. Mostly they are few, and the order does not matter.
+/// Working trees, in the order in which their `.git` was made: they share budgets.
 fn oldest_first<'t>(trees: &'t [PathBuf], root: &Path) -> Vec<&'t PathBuf> {
     let mut sorted: Vec<&PathBuf> = trees.iter().collect();
-    if trees.len() > MAX_PRIVATE {
+    if trees.len() > 1 {
         let made = |tree: &PathBuf| {
             let data = fs::symlink_metadata(root.join(tree).join(".git"));
             // Where the file system does not keep it, or another process removes it meanwhile.

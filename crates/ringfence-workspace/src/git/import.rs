@@ -17,14 +17,15 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
+use super::checked_out::CheckedOut;
 use super::committed::{self, Committed, Configured, Protected, Staged};
 use super::confine;
-use super::indirect::{Budget, Located, Reach, linked_hooks, locate_within};
+use super::indirect::{Budget, Located, Reach, configured};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
 use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
 use super::repository::MAX_CONFIG_BYTES;
-use super::{Configuration, GitError, PRIVATE, START, START_REFS, Stamp, lexical};
+use super::{GitError, PRIVATE, START, START_REFS, Stamp, lexical};
 use crate::{Bounds, Directory, EntryKind, Next, Unvisited, walk};
 
 /// Longest note of the start.
@@ -36,11 +37,21 @@ const UNPACK_LIMIT: u32 = 200;
 /// Most refs of the start that the new commits are compared with.
 const MAX_EXCLUDED: usize = 1000;
 /// Refs that are taken over. Never `refs/replace`: git would show other objects than those that are named.
-const NAMESPACES: [&str; 4] = ["refs/heads/", "refs/tags/", "refs/notes/", "refs/remotes/"];
+/// Nor `refs/remotes`: they say what a remote has, which the host asks itself.
+const NAMESPACES: [&str; 3] = ["refs/heads/", "refs/tags/", "refs/notes/"];
 pub(super) const STASH: &str = "refs/stash";
 const TAGS: &str = "refs/tags/";
+/// Why a new name is refused: prompts and completions of shells evaluate names of branches and tags.
+const NOT_PLAIN: &str =
+    "shells could execute its name, which has other characters than letters, digits and / - _ . + # @ , =";
+/// Longest part of the name of a ref that keeps commits; file systems take up to 255 bytes, and git appends `.lock`.
+const MAX_PART_BYTES: usize = 200;
+/// How much of an object's id tells refs apart whose names are cut.
+const SHORT_ID: usize = 16;
 /// Bytes of a line of `packed-refs` without the name.
 const OBJECT_LINE_BYTES: usize = 66;
+/// After so many names of a directory the time is looked at.
+const NAMES_BETWEEN_CHECKS: usize = 64;
 /// Most refs that a run may change.
 const MAX_CHANGED_REFS: usize = 1000;
 /// Most bytes of the names of these refs together.
@@ -136,8 +147,7 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     if start.worktree.is_none() && real.metadata(Path::new("commondir")).is_ok() {
         return Err(GitError::Link(PathBuf::from("commondir")));
     }
-    let quarantine =
-        Quarantine::make(import.place, &private, &start).map_err(|source| made(import.place, source))?;
+    let quarantine = Quarantine::make(import, &private, &start)?;
     let user = other_owner(&start.own());
     let common = git_path(&real, &start.common, user);
     let writable = vec![held_path(&real), import.place.to_owned()];
@@ -325,7 +335,8 @@ impl Seen {
             |path: &Path| private.file(path).ok().and_then(|file| Some(Stamp::of(&file.metadata().ok()?)));
         let prefix = start.prefix();
         let head = private.read_text(&prefix.join("HEAD"), MAX_HEAD_BYTES).ok();
-        let refs::Listed { refs: loose, passed_over } = refs::read_loose(private)?;
+        let refs::Listed { refs: loose, passed_over } =
+            refs::read_loose(private, &mut refs::RefsBudget::OF_WORKSPACE.clone())?;
         let is_new = |(name, value): &(&String, &RefValue)| match value {
             RefValue::Symbolic(to) => {
                 !start.symbolic.iter().any(|(known, target)| known == *name && target == to)
@@ -358,7 +369,8 @@ impl Seen {
 
     /// Compares the refs with those of the start, and says which changes are not taken over.
     fn look_at_refs(&mut self, private: &Directory, start: &Start) -> Result<(), GitError> {
-        let refs::Listed { refs: after, passed_over } = refs::read(private)?;
+        let refs::Listed { refs: after, passed_over } =
+            refs::read(private, &mut refs::RefsBudget::OF_WORKSPACE.clone())?;
         if passed_over > 0 {
             self.notices.push(format!(
                 "{passed_over} refs of the run were not taken over: their names are too long, too deep or no text"
@@ -426,7 +438,9 @@ fn left_behind(private: &Directory, start: &Start, config: Option<Stamp>) -> Vec
     if start.worktree.is_none() && is_directory("worktrees") {
         notices.push("linked worktrees that the run added were not taken over".to_owned());
     }
-    if is_directory("modules") {
+    // Those of the host are mounted over an empty directory.
+    let made = private.directory(Path::new("modules")).and_then(|modules| modules.entries(1));
+    if made.is_ok_and(|made| !made.is_empty()) {
         notices.push("git directories of submodules that the run made were not taken over".to_owned());
     }
     notices
@@ -487,7 +501,20 @@ struct Quarantine {
 }
 
 impl Quarantine {
-    fn make(place: &Path, private: &Directory, start: &Start) -> io::Result<Self> {
+    fn make(import: Import<'_>, private: &Directory, start: &Start) -> Result<Self, GitError> {
+        let failed = |source| made(import.place, source);
+        let quarantine = Self::make_empty(import.place, start).map_err(failed)?;
+        let deadline = import.deadline;
+        let in_time = quarantine.take_objects(private, deadline).map_err(failed)?
+            && quarantine.take_shared_indexes(private, &start.prefix(), deadline).map_err(failed)?;
+        if !in_time {
+            return Err(GitError::ObjectsTooSlow);
+        }
+        quarantine.take_index(private, &start.prefix()).map_err(failed)?;
+        Ok(quarantine)
+    }
+
+    fn make_empty(place: &Path, start: &Start) -> io::Result<Self> {
         let directory = place.join(QUARANTINE);
         // What an import left that was killed.
         let _ = fs::remove_dir_all(&directory);
@@ -510,42 +537,44 @@ impl Quarantine {
                 .open(directory.join(name))?
                 .write_all(text.as_bytes())?;
         }
-        let quarantine = Self { directory };
-        quarantine.take_objects(private)?;
-        quarantine.take_shared_indexes(private, &start.prefix())?;
-        quarantine.take_index(private, &start.prefix())?;
-        Ok(quarantine)
+        Ok(Self { directory })
     }
 
     /// Links the files of objects: by their names, regular ones alone. No index of a pack, no alternates. The private git
-    /// directory stays whole, so that a failed import can be repeated.
-    fn take_objects(&self, private: &Directory) -> io::Result<()> {
-        let Ok(objects) = private.directory(Path::new("objects")) else { return Ok(()) };
+    /// directory stays whole, so that a failed import can be repeated. Returns whether the time was enough.
+    fn take_objects(&self, private: &Directory, deadline: Instant) -> io::Result<bool> {
+        let Ok(objects) = private.directory(Path::new("objects")) else { return Ok(true) };
         let target = Directory::open(&self.directory.join("objects")).map_err(io::Error::other)?;
-        for fan in objects.entries(usize::MAX)? {
-            let Some(name) = fan.name.to_str().filter(|_| fan.kind == EntryKind::Directory) else { continue };
-            let wanted: &dyn Fn(&str) -> bool = match name {
-                "pack" => &|file| is_pack(file),
-                _ if name.len() == 2 && is_hex(name) => &|file| is_object_id(&format!("{name}{file}")),
-                _ => continue,
-            };
-            let from = objects.directory(Path::new(name))?;
-            let files = from.entries(usize::MAX)?;
-            let files = files.iter().filter(|file| file.kind == EntryKind::File);
-            let files: Vec<&str> =
-                files.filter_map(|file| file.name.to_str()).filter(|file| wanted(file)).collect();
-            if files.is_empty() {
-                continue;
-            }
+        let mut fans: Vec<String> = Vec::new();
+        let in_time = each_until(&objects, deadline, &mut |name, kind| {
+            let is_fan = |name: &&str| *name == "pack" || (name.len() == 2 && is_hex(name));
+            let name = name.to_str().filter(is_fan).filter(|_| kind == EntryKind::Directory);
+            fans.extend(name.map(str::to_owned));
+            Ok(())
+        })?;
+        for name in fans {
             if name != "pack" {
-                DirBuilder::new().mode(0o700).create(self.directory.join("objects").join(name))?;
+                DirBuilder::new().mode(0o700).create(self.directory.join("objects").join(&name))?;
             }
-            let to = target.directory(Path::new(name))?;
-            for file in files {
-                linkat(&from, file, &to, file, AtFlags::empty())?;
+            let from = objects.directory(Path::new(&name))?;
+            let to = target.directory(Path::new(&name))?;
+            let is_wanted = |file: &&str| match name.as_str() {
+                "pack" => is_pack(file),
+                _ => is_object_id(&format!("{name}{file}")),
+            };
+            let in_time = each_until(&from, deadline, &mut |file, kind| match file
+                .to_str()
+                .filter(is_wanted)
+                .filter(|_| kind == EntryKind::File)
+            {
+                Some(file) => Ok(linkat(&from, file, &to, file, AtFlags::empty())?),
+                None => Ok(()),
+            })?;
+            if !in_time {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(in_time)
     }
 
     /// Copies the index, which may be anything by now.
@@ -555,17 +584,18 @@ impl Quarantine {
         io::copy(&mut index.take(MAX_INDEX_BYTES + 1), &mut copy).map(drop)
     }
 
-    fn take_shared_indexes(&self, private: &Directory, prefix: &Path) -> io::Result<()> {
+    /// Returns whether the time was enough.
+    fn take_shared_indexes(&self, private: &Directory, prefix: &Path, deadline: Instant) -> io::Result<bool> {
         let own = if prefix.as_os_str().is_empty() { None } else { Some(private.directory(prefix)?) };
         let own = own.as_ref().unwrap_or(private);
         let target = Directory::open(&self.directory).map_err(io::Error::other)?;
-        for entry in own.entries(usize::MAX)? {
-            let id = entry.name.to_str().and_then(|name| name.strip_prefix("sharedindex."));
-            if entry.kind == EntryKind::File && id.is_some_and(is_object_id) {
-                linkat(own, &entry.name, &target, &entry.name, AtFlags::empty())?;
+        each_until(own, deadline, &mut |name, kind| {
+            let id = name.to_str().and_then(|name| name.strip_prefix("sharedindex."));
+            match kind == EntryKind::File && id.is_some_and(is_object_id) {
+                true => Ok(linkat(own, name, &target, name, AtFlags::empty())?),
+                false => Ok(()),
             }
-        }
-        Ok(())
+        })
     }
 
     /// Indexes packs anew: what a run says of them is not used.
@@ -585,6 +615,25 @@ impl Drop for Quarantine {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// Visits the names in a directory, of which a run may have made any number, without keeping them. Returns whether all were
+/// visited before the time was over.
+fn each_until(
+    directory: &Directory,
+    deadline: Instant,
+    visit: &mut dyn FnMut(&OsStr, EntryKind) -> io::Result<()>,
+) -> io::Result<bool> {
+    let (mut count, mut in_time, mut visited) = (0usize, true, Ok(()));
+    directory.each(&mut |name, kind, _| {
+        in_time = count % NAMES_BETWEEN_CHECKS != 0 || Instant::now() < deadline;
+        count += 1;
+        if in_time {
+            visited = visit(name, kind);
+        }
+        in_time && visited.is_ok()
+    })?;
+    visited.map(|()| in_time)
 }
 
 /// Leaves the objects of the real repository alone in a quarantine. Git reads a loose object by its name without computing its
@@ -678,8 +727,10 @@ impl Importer<'_> {
         };
         let staged = index.as_ref().map(|index| index.new_ids()).unwrap_or_default();
         self.take_objects(&staged)?;
-        self.move_refs(&mut done);
-        self.move_head(&mut done);
+        let Start { worktree, head, symbolic, .. } = self.start;
+        let checked_out = CheckedOut::read(self.common, worktree.as_deref(), head, symbolic);
+        let moved = self.move_refs(&checked_out, &mut done);
+        self.move_head(&checked_out, &moved, &mut done);
         let mut staged = Staged::default();
         if let Some(index) = index {
             match self.replace_index(&index) {
@@ -716,28 +767,19 @@ impl Importer<'_> {
     fn configured_paths(&self) -> Configured {
         let tree = self.tree();
         let files = [self.start.common.join("config"), self.start.own().join("config.worktree")];
-        let (reach, mut budget) = (Reach { home: Path::new("/nonexistent"), within: None }, Budget::OF_USER);
-        let configuration = Configuration::read(files, reach, &mut budget);
-        let hooks = configuration.hooks.iter();
-        let hooks =
-            hooks.filter_map(|value| Configuration::hooks_directory(value, &tree, reach.home).ok().flatten());
-        let hooks = hooks.chain([self.start.common.join("hooks")]);
-        let mut located = configuration.files;
-        for directory in hooks.filter_map(|directory| locate_within(&directory, reach).ok().flatten()) {
-            let linked = linked_hooks(&directory.end, reach, &mut budget).unwrap_or_default();
-            located.extend(linked.located);
-            located.push(directory);
-        }
+        let reach = Reach { home: Path::new("/nonexistent"), within: None };
+        let hooks = self.start.common.join("hooks");
+        let located = configured(files, hooks, &tree, reach, Budget::OF_USER);
         let below = |path: PathBuf| {
             let below = path.strip_prefix(&tree).ok()?.to_owned();
             (!below.as_os_str().is_empty() && !below.starts_with(".git")).then_some(below)
         };
-        let mut configured = Configured::default();
+        let mut found = Configured::default();
         for Located { links, passed, end } in located {
-            configured.ends.extend(links.into_iter().chain([end]).filter_map(below));
-            configured.passed.extend(passed.into_iter().filter_map(below));
+            found.ends.extend(links.into_iter().chain([end]).filter_map(below));
+            found.passed.extend(passed.into_iter().filter_map(below));
         }
-        configured
+        found
     }
 
     /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
@@ -816,33 +858,49 @@ impl Importer<'_> {
         self.real.run(&words, Input::Text(tips.into_bytes())).map(drop)
     }
 
-    fn move_refs(&self, done: &mut Imported) {
-        let mut room = self.room();
+    /// Moves refs, and returns the names of those that are now what the run made of them.
+    fn move_refs(&self, checked_out: &CheckedOut, done: &mut Imported) -> BTreeSet<String> {
+        let (mut room, mut moved) = (self.room(), BTreeSet::new());
         for change in &self.seen.refs {
             if Instant::now() >= self.real.deadline {
                 done.notices.push("not all refs were moved: it took too long".into());
-                return;
+                break;
             }
             let mut change = change.clone();
-            if let Err(why) = self.take_room(&change, &mut room) {
-                self.keep_new(&mut change, &why, done);
+            let held = checked_out.why_not(&change.name, self.start.is_head(&change.name));
+            let allowed = held.map_or(Ok(()), |why| Err(why.to_owned()));
+            let old = || {
+                let from = change.from.as_deref().unwrap_or_default();
+                self.loses_commits(&change).then(|| self.kept_name(BEFORE, &change.name, from))
+            };
+            let updated = allowed.and_then(|()| self.take_room(&change, &mut room)).and_then(|()| {
+                let old = old();
+                self.update(&change, old.as_deref()).map(|()| old).map_err(|error| error.to_string())
+            });
+            match updated {
+                Ok(old) => {
+                    change.from_kept_as = old;
+                    moved.insert(change.name.clone());
+                }
+                Err(why) => self.keep_new(&mut change, &why, done),
+            }
+            // One that is neither moved nor kept has a notice alone.
+            if moved.contains(&change.name) || change.kept_as.is_some() {
                 done.refs.push(change);
-                continue;
             }
-            let old = self.loses_commits(&change).then(|| self.kept_name(BEFORE, &change.name));
-            match self.update(&change, old.as_deref()) {
-                Ok(()) => change.from_kept_as = old,
-                Err(error) => self.keep_new(&mut change, &error, done),
-            }
-            done.refs.push(change);
         }
+        moved
     }
 
     /// How many refs may be added, and bytes of their text, so that a later start still reads all of them. What a run adds
     /// takes at most half of it: the rest is the user's.
     fn room(&self) -> (usize, usize) {
         let text = refs::packed_text(&self.seen.before).len();
-        ((refs::MAX_LOOSE / 2).saturating_sub(self.loose), (refs::MAX_TEXT_BYTES / 2).saturating_sub(text))
+        let (entries, bytes) = match self.start.is_nested {
+            true => refs::RefsBudget::OF_NESTED.most(),
+            false => refs::RefsBudget::OF_WORKSPACE.most(),
+        };
+        ((entries / 2).saturating_sub(self.loose), (bytes / 2).saturating_sub(text))
     }
 
     /// Refuses a ref that a later start would not read, or that would have it refuse all.
@@ -856,6 +914,9 @@ impl Importer<'_> {
         }
         if !refs::is_name_of_git(&change.name) {
             return Err("git makes no branch or tag of this name".to_owned());
+        }
+        if change.from.is_none() && !refs::is_plain_name(&change.name) {
+            return Err(NOT_PLAIN.to_owned());
         }
         let is_new = |path: &&Path| !path.as_os_str().is_empty() && self.common.metadata(path).is_err();
         let needed = name.ancestors().filter(is_new).count();
@@ -880,7 +941,7 @@ impl Importer<'_> {
     /// Gives the run's commits another name if their own ref cannot be moved.
     fn keep_new(&self, change: &mut RefChange, error: &dyn Display, done: &mut Imported) {
         let name = &change.name;
-        let kept = self.kept_name("", name);
+        let kept = self.kept_name("", name, change.to.as_deref().unwrap_or_default());
         let copy = RefChange { name: kept.clone(), to: change.to.clone(), ..RefChange::default() };
         match change.to.as_ref().map(|_| self.update(&copy, None)) {
             Some(Ok(())) => {
@@ -892,8 +953,16 @@ impl Importer<'_> {
         }
     }
 
-    fn kept_name(&self, kind: &str, name: &str) -> String {
-        format!("{KEPT}{}/{kind}{}", self.run, name.trim_start_matches("refs/"))
+    /// The ref that keeps the object `id` for a ref: what is not plain in its name is encoded, and long parts are cut.
+    fn kept_name(&self, kind: &str, name: &str, id: &str) -> String {
+        let id = id.get(..SHORT_ID).unwrap_or_default();
+        let short = |part: &str| match part.len() > MAX_PART_BYTES {
+            true => format!("{}-{id}", &part[..part.floor_char_boundary(MAX_PART_BYTES - SHORT_ID - 1)]),
+            false => part.to_owned(),
+        };
+        let encoded = refs::encoded(name.strip_prefix("refs/").unwrap_or(name));
+        let parts: Vec<String> = encoded.split('/').map(short).collect();
+        format!("{KEPT}{}/{kind}{}", self.run, parts.join("/"))
     }
 
     /// Changes a ref if it still has its old value, in one transaction with the ref `old`, which keeps that value.
@@ -915,22 +984,44 @@ impl Importer<'_> {
         format!("ringfence: run {}", self.run)
     }
 
-    fn move_head(&self, done: &mut Imported) {
+    /// Why `HEAD` must not point to a branch, if it must not.
+    fn refused_head(
+        &self,
+        name: &str,
+        checked_out: &CheckedOut,
+        moved: &BTreeSet<String>,
+        done: &Imported,
+    ) -> Option<String> {
+        let is = |change: &&RefChange| change.name == name;
+        if done.refs.iter().any(|change| is(&change) && change.kept_as.is_some()) {
+            return Some(format!("{name} is kept under another name"));
+        }
+        if self.seen.refs.iter().any(|change| is(&change) && !moved.contains(name)) {
+            return Some(format!("{name} could not be changed"));
+        }
+        if !refs::is_name_of_git(name) {
+            return Some("git makes no branch of the name that it points to".to_owned());
+        }
+        if !self.seen.before.contains_key(name) && !refs::is_plain_name(name) {
+            return Some(format!("it points to {name}: {NOT_PLAIN}"));
+        }
+        let why = checked_out.why_not(name, self.start.is_head(name))?;
+        Some(format!("it points to {name}: {why}"))
+    }
+
+    fn move_head(&self, checked_out: &CheckedOut, moved: &BTreeSet<String>, done: &mut Imported) {
         if !self.seen.head_changed {
             return;
         }
+        let refused = match &self.seen.head {
+            Some(RefValue::Symbolic(name)) => self.refused_head(name, checked_out, moved, done),
+            _ => None,
+        };
         let moved = match &self.seen.head {
             _ if self.head().as_deref().map(str::trim) != Some(self.start.head.trim()) => {
                 Err("HEAD changed meanwhile".to_owned())
             }
-            Some(RefValue::Symbolic(name))
-                if done.refs.iter().any(|change| change.name == *name && change.kept_as.is_some()) =>
-            {
-                Err(format!("{name} is kept under another name"))
-            }
-            Some(RefValue::Symbolic(name)) if !refs::is_name_of_git(name) => {
-                Err("git makes no branch of the name that it points to".to_owned())
-            }
+            Some(RefValue::Symbolic(_)) if refused.is_some() => Err(refused.unwrap_or_default()),
             Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => {
                 let words = ["symbolic-ref", "-m", &self.message(), "HEAD", name];
                 self.real.run(&words, Input::Nothing).map(|_| name.clone()).map_err(|error| error.to_string())
@@ -950,7 +1041,9 @@ impl Importer<'_> {
                 let mut change =
                     RefChange { name: "HEAD".into(), to: Some(id.clone()), ..RefChange::default() };
                 self.keep_new(&mut change, &why, done);
-                done.refs.push(change);
+                if change.kept_as.is_some() {
+                    done.refs.push(change);
+                }
             }
             (Err(why), _) => done.notices.push(format!("HEAD was not moved: {why}")),
         }
@@ -964,7 +1057,7 @@ impl Importer<'_> {
         if is_named || self.is_ancestor(&from, head) {
             return;
         }
-        let kept = self.kept_name(BEFORE, "HEAD");
+        let kept = self.kept_name(BEFORE, "HEAD", &from);
         let copy = RefChange { name: kept.clone(), to: Some(from.clone()), ..RefChange::default() };
         if let Err(error) = self.update(&copy, None) {
             return done.notices.push(format!("{from}, which HEAD named before, is not kept: {error}"));

@@ -222,6 +222,29 @@ pub fn linked_hooks(directory: &Path, reach: Reach<'_>, budget: &mut Budget) -> 
     Ok(found)
 }
 
+/// Files that the configuration of a repository includes, its directories of hooks, and what links among the hooks lead to.
+/// `files` are those of the repository, `hooks` is its own directory of hooks and `tree` its working tree.
+pub fn configured(
+    files: impl IntoIterator<Item = PathBuf>,
+    hooks: PathBuf,
+    tree: &Path,
+    reach: Reach<'_>,
+    mut budget: Budget,
+) -> Vec<Located> {
+    let configuration = Configuration::read(files, reach, &mut budget);
+    let named = configuration.hooks.iter();
+    let named =
+        named.filter_map(|value| Configuration::hooks_directory(value, tree, reach.home).ok().flatten());
+    let mut located = configuration.files;
+    for directory in named.chain([hooks]) {
+        let Ok(Some(directory)) = locate_within(&directory, reach) else { continue };
+        let linked = linked_hooks(&directory.end, reach, &mut budget).unwrap_or_default();
+        located.extend(linked.located);
+        located.push(directory);
+    }
+    located
+}
+
 /// A path on whose way no link is.
 fn plain(path: &Path) -> Located {
     let mut located = Located { links: Vec::new(), passed: Vec::new(), end: PathBuf::new() };

@@ -4,6 +4,7 @@
 //! these comes back: only verified objects, refs, `HEAD` and the index do, each only if the real one did not change meanwhile.
 
 mod bare;
+mod checked_out;
 mod committed;
 mod config;
 mod confine;
@@ -23,10 +24,12 @@ use serde::{Deserialize, Serialize};
 
 pub use committed::{Committed, INDEX};
 pub use import::{Import, Imported, RefChange, forget, has_commits, import, repository_of};
-pub use indirect::{Budget, Configuration, LinkedHooks, Located, Reach, linked_hooks, locate, locate_within};
-pub use private::{MAX_INDEX_BYTES, Made, Making, SharedPart, make, make_empty, shared_parts};
+pub use indirect::{
+    Budget, Configuration, LinkedHooks, Located, Reach, configured, linked_hooks, locate, locate_within,
+};
+pub use private::{MAX_INDEX_BYTES, MODULES, Made, Making, SharedPart, make, make_empty, shared_parts};
 pub use program::find as find_git;
-pub use refs::RefsError;
+pub use refs::{RefsBudget, RefsError};
 pub use repository::{Found, Kind, Repository, lexical};
 
 use crate::{DirectoryError, ReadError};
@@ -72,6 +75,12 @@ pub enum GitError {
         /// What is left of the bound.
         limit: u64,
     },
+    /// The index exists and cannot be copied. A commit without it would delete every file.
+    #[error("its index is denied, no regular file or cannot be read")]
+    IndexNotCopied,
+    /// The run left more objects than can be linked in time.
+    #[error("it took too long to link the objects of the run")]
+    ObjectsTooSlow,
     /// Git would write through a link.
     #[error("its git directory has a symbolic link at {}", .0.display())]
     Link(PathBuf),

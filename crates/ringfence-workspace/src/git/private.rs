@@ -18,7 +18,7 @@ use globset::GlobSet;
 use ringfence_core::paths::DirectoryId;
 use serde::{Deserialize, Serialize};
 
-use super::refs::{self, RefValue, Refs};
+use super::refs::{self, RefValue, Refs, RefsBudget};
 use super::repository::{Kind, MAX_CONFIG_BYTES, Repository};
 use super::{GitError, PRIVATE, START, START_REFS, Stamp};
 use crate::{Directory, EntryKind, read_bounded};
@@ -47,7 +47,9 @@ pub(crate) const CONFIG: &str = "config";
 /// Files of the common git directory that are copied.
 const COMMON_FILES: [&str; 4] = [CONFIG, "shallow", "info/attributes", "info/sparse-checkout"];
 /// Directories of the common git directory that are seen read-only.
-const SHARED: [&str; 3] = ["hooks", "modules", "lfs"];
+const SHARED: [&str; 3] = ["hooks", MODULES, "lfs"];
+/// The directory with the git directories of submodules.
+pub const MODULES: &str = "modules";
 
 /// What the real git directory was like when a run began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +77,9 @@ pub(crate) struct Start {
     pub(crate) state_files: Vec<String>,
     /// Whether ids of objects are SHA-256.
     pub(crate) sha256: bool,
+    /// Whether it is a repository below the workspace.
+    #[serde(default)]
+    pub(crate) is_nested: bool,
     /// Protected paths of the working tree, from there.
     #[serde(default)]
     pub(crate) protected: Vec<String>,
@@ -102,6 +107,11 @@ pub struct Making<'a> {
     pub held: &'a [&'a Path],
     /// User and group that own it, if not the caller.
     pub owner: Option<(u32, u32)>,
+    /// Whether it is a repository below the workspace, which an earlier run may have made.
+    pub is_nested: bool,
+    /// Whether the git directories of submodules are mounted in the private git directory itself, so that what they say of
+    /// their working trees leads there; otherwise a link leads to where they are seen.
+    pub modules_in_place: bool,
     /// Most bytes of the index and its parts that are copied.
     pub index_budget: u64,
 }
@@ -145,8 +155,8 @@ pub fn shared_parts(repository: &Repository, guest: &Path) -> Vec<SharedPart> {
     ["objects"].into_iter().chain(SHARED).filter_map(part).collect()
 }
 
-/// Makes the private git directory.
-pub fn make(making: Making<'_>) -> Result<Made, GitError> {
+/// Makes the private git directory. What reading its refs costs is taken from `refs_budget`, also if it fails.
+pub fn make(making: Making<'_>, refs_budget: &mut RefsBudget) -> Result<Made, GitError> {
     let Making { repository, place, .. } = making;
     let real = Directory::open(&repository.common)?;
     let maker = Maker { making, root: place.join(PRIVATE) };
@@ -163,7 +173,7 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
         }
     }
     maker.exclude(&real).map_err(failed)?;
-    let refs::Listed { mut refs, passed_over } = refs::read(&real)?;
+    let refs::Listed { mut refs, passed_over } = refs::read(&real, refs_budget)?;
     // What earlier runs left there is not this run's concern.
     refs.retain(|name, _| !name.starts_with(refs::KEPT));
     let text = refs::packed_text(&refs);
@@ -182,10 +192,8 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
     let head = own.read_text(Path::new("HEAD"), MAX_FILE_BYTES).map_err(GitError::Head)?;
     let WorkingTree { index, state_files, mut made } =
         maker.working_tree(&own, &real, &prefix).map_err(failed)?;
-    let left_out = index.is_none().then(|| own.metadata(Path::new("index")).map_or(0, |data| data.length()));
-    if let Some(bytes) = left_out.filter(|bytes| *bytes > making.index_budget) {
-        // A commit without it would delete every file.
-        return Err(GitError::IndexTooLarge { bytes, limit: making.index_budget });
+    if index.is_none() {
+        refuse_missing_index(&own, making.index_budget)?;
     }
     let (mut room, mut left_out) = ((MAX_PROTECTED, MAX_PROTECTED_BYTES), 0);
     let protected = noted(making.protected, &mut room, &mut left_out);
@@ -210,6 +218,7 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
         symbolic: symbolic(&refs),
         state_files,
         sha256,
+        is_nested: making.is_nested,
         protected,
         held,
     };
@@ -219,6 +228,17 @@ pub fn make(making: Making<'_>) -> Result<Made, GitError> {
             .push(format!("{passed_over} refs are not seen: their names are too long, too deep or no text"));
     }
     Ok(made)
+}
+
+/// Refuses a repository whose index was not copied although it has one: a commit without it would delete every file.
+fn refuse_missing_index(own: &Directory, limit: u64) -> Result<(), GitError> {
+    match own.metadata(Path::new("index")) {
+        Ok(data) if data.kind() == EntryKind::File && data.length() > limit => {
+            Err(GitError::IndexTooLarge { bytes: data.length(), limit })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => Err(GitError::IndexNotCopied),
+    }
 }
 
 /// The paths that are noted for the import. `room` is how many more, and how many bytes of them.
@@ -264,7 +284,10 @@ impl Maker<'_> {
         }
         self.write("objects/info/alternates", format!("{}\n", guest.join("objects").display()).as_bytes())?;
         for SharedPart { source, target, .. } in shared_parts(self.making.repository, guest) {
-            if let Some(name) = source.file_name().filter(|name| *name != "objects") {
+            let name = source.file_name().filter(|name| *name != "objects");
+            if self.making.modules_in_place && name.is_some_and(|name| name == MODULES) {
+                self.directory(MODULES)?;
+            } else if let Some(name) = name {
                 let link = self.root.join(name);
                 symlink(target, &link)?;
                 self.own(&link)?;

@@ -12,13 +12,57 @@ const MAX_PACKED_BYTES: u64 = 64 << 20;
 /// Most bytes of a loose ref.
 const MAX_LOOSE_BYTES: u64 = 4096;
 /// Most loose refs, and most directories between them.
-pub(crate) const MAX_LOOSE: usize = 20_000;
+const MAX_LOOSE: usize = 20_000;
+/// How many bytes of a budget a loose ref, or a directory of refs, takes: opening it costs as much as reading these.
+const LOOSE_COST: u64 = 1024;
 /// Deepest directory below `refs`.
 const MAX_DEPTH: usize = 32;
 /// Longest name.
 const MAX_NAME_BYTES: usize = 1024;
 /// Most bytes of all refs, as text, that a run is given: as many as are read of it afterwards.
 pub(crate) const MAX_TEXT_BYTES: usize = MAX_PACKED_BYTES as usize;
+
+/// How much of the refs of repositories a start reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefsBudget {
+    /// Loose refs and directories of refs.
+    loose: usize,
+    /// Bytes of `packed-refs`, and of the text of all refs.
+    packed: u64,
+    /// Bytes of both together; a loose ref counts as 1 KiB.
+    total: u64,
+}
+
+impl RefsBudget {
+    /// What the repository of the workspace may take.
+    pub const OF_WORKSPACE: Self = Self { loose: MAX_LOOSE, packed: MAX_PACKED_BYTES, total: u64::MAX };
+    /// What all repositories below the workspace may take together, which earlier runs may have made: some 0.1 seconds.
+    pub const OF_NESTED: Self = Self { loose: MAX_LOOSE, packed: MAX_PACKED_BYTES, total: 4 << 20 };
+
+    /// Most loose refs, and most bytes of the text of all, of one repository.
+    pub(crate) fn most(self) -> (usize, usize) {
+        let loose = self.loose.min(usize::try_from(self.total / LOOSE_COST).unwrap_or(usize::MAX));
+        (loose, usize::try_from(self.packed.min(self.total)).unwrap_or(usize::MAX))
+    }
+
+    /// Takes what reading a loose ref costs, if that is left.
+    fn take_loose(&mut self) -> Result<(), RefsError> {
+        if self.total < LOOSE_COST {
+            return Err(RefsError::Budget);
+        }
+        self.total -= LOOSE_COST;
+        Ok(())
+    }
+
+    /// Takes what reading `packed-refs` costs, if that is left.
+    fn take_packed(&mut self, bytes: u64) -> Result<(), RefsError> {
+        if self.total < bytes {
+            return Err(RefsError::Budget);
+        }
+        self.total -= bytes;
+        Ok(())
+    }
+}
 
 /// Below it lie refs that Ringfence makes, so that no commit is lost. No run sees or changes them.
 pub(crate) const KEPT: &str = "refs/ringfence/";
@@ -57,6 +101,11 @@ pub enum RefsError {
     /// There are too many of them.
     #[error("there are more than {MAX_LOOSE} loose refs")]
     TooMany,
+    /// Repositories below the workspace have too many of them together.
+    #[error(
+        "it has more refs than are read of repositories below a workspace; `git pack-refs --all` may help"
+    )]
+    Budget,
 }
 
 /// Parses what `HEAD` or a loose ref holds.
@@ -89,6 +138,31 @@ pub(crate) fn is_name_of_git(name: &str) -> bool {
     short.is_none_or(|short| !short.starts_with('-') && short != "HEAD")
 }
 
+/// Whether shells take every character of a name for text.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    name.chars().all(is_plain)
+}
+
+fn is_plain(character: char) -> bool {
+    character.is_alphanumeric() || matches!(character, '/' | '-' | '_' | '.' | '+' | '#' | '@' | ',' | '=')
+}
+
+/// A name with all characters that are not plain percent-encoded.
+pub(crate) fn encoded(name: &str) -> String {
+    let mut text = String::new();
+    for character in name.chars() {
+        match is_plain(character) {
+            true => text.push(character),
+            false => {
+                let mut bytes = [0; 4];
+                let bytes = character.encode_utf8(&mut bytes).bytes();
+                text.extend(bytes.map(|byte| format!("%{byte:02X}")));
+            }
+        }
+    }
+    text
+}
+
 fn is_sound(name: &str) -> bool {
     let sound_part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
     let sound_character =
@@ -102,9 +176,11 @@ fn is_sound(name: &str) -> bool {
 }
 
 /// Reads all refs. A loose ref wins over a packed one. What is no ref is passed over.
-pub(crate) fn read(git: &Directory) -> Result<Listed, RefsError> {
-    let mut all = read_packed(git, Path::new("packed-refs"))?;
-    let loose = read_loose(git)?;
+pub(crate) fn read(git: &Directory, budget: &mut RefsBudget) -> Result<Listed, RefsError> {
+    let packed = Path::new("packed-refs");
+    budget.take_packed(git.metadata(packed).map_or(0, |data| data.length()))?;
+    let mut all = read_packed(git, packed)?;
+    let loose = read_loose(git, budget)?;
     all.refs.extend(loose.refs);
     all.passed_over += loose.passed_over;
     Ok(all)
@@ -133,7 +209,7 @@ pub(crate) fn read_packed(directory: &Directory, path: &Path) -> Result<Listed, 
 }
 
 /// Reads the files below `refs`. Those of earlier runs are passed over, so that their number does not matter.
-pub(crate) fn read_loose(git: &Directory) -> Result<Listed, RefsError> {
+pub(crate) fn read_loose(git: &Directory, budget: &mut RefsBudget) -> Result<Listed, RefsError> {
     let mut listed = Listed::default();
     let mut directories = vec![PathBuf::from("refs")];
     let mut seen = 0;
@@ -146,11 +222,14 @@ pub(crate) fn read_loose(git: &Directory) -> Result<Listed, RefsError> {
             }
         };
         let failed = |source| RefsError::Read { path: path.display().to_string(), source };
-        for entry in directory.entries(MAX_LOOSE).map_err(|error| failed(error.into()))? {
+        for entry in
+            directory.entries(MAX_LOOSE.min(budget.most().0 + 1)).map_err(|error| failed(error.into()))?
+        {
             seen += 1;
             if seen > MAX_LOOSE {
                 return Err(RefsError::TooMany);
             }
+            budget.take_loose()?;
             match entry.kind {
                 EntryKind::Directory if path.join(&entry.name) == Path::new(KEPT) => {}
                 EntryKind::Directory if path.components().count() + 1 < MAX_DEPTH => {
@@ -189,7 +268,25 @@ pub(crate) fn packed_text(refs: &Refs) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{RefValue, is_ref_name, parse_value};
+    use super::{RefValue, encoded, is_plain_name, is_ref_name, parse_value};
+
+    #[test]
+    fn names_that_shells_could_execute_are_encoded() {
+        for name in ["heads/main", "heads/a-b_c.d+e#1@2,x=y", "heads/größe/日本"] {
+            assert!(is_plain_name(name) && encoded(name) == name, "{name}");
+        }
+        for (name, safe) in [
+            ("heads/$(x)", "heads/%24%28x%29"),
+            ("heads/a`b`", "heads/a%60b%60"),
+            ("a;b&c|d<e>f", "a%3Bb%26c%7Cd%3Ce%3Ef"),
+            ("'\"!{}%", "%27%22%21%7B%7D%25"),
+            ("a\u{202e}b", "a%E2%80%AEb"),
+        ] {
+            assert!(!is_plain_name(name), "{name}");
+            assert_eq!(encoded(name), safe);
+            assert!(is_ref_name(&format!("refs/{safe}")));
+        }
+    }
 
     #[test]
     fn names_that_git_refuses_are_refused() {

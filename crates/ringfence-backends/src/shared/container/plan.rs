@@ -267,7 +267,12 @@ impl Parts<'_> {
 
     /// What is mounted for private git directories.
     fn git(&self) -> Vec<Shown> {
-        repositories::mounts(self.request, self.survey, &|number| self.room.git(number))
+        repositories::mounts(
+            self.request,
+            self.survey,
+            &|number| self.room.git(number),
+            repositories::Modules::Linked,
+        )
     }
 
     /// What is covered on the host. A cover goes with the name that it is on.
