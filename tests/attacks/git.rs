@@ -454,3 +454,39 @@ fn a_workspace_that_a_run_shuts_is_reported_and_its_commits_are_kept() {
         }
     }
 }
+
+/// Git in a superproject reads the git directory of each submodule, which says where its working tree is.
+#[test]
+fn git_works_in_a_superproject_and_its_submodules_are_read_only() {
+    let place = Place::new();
+    let (work, library) = (place.work(), place.home().join("library"));
+    repository(&library);
+    repository(&work);
+    let url = library.display().to_string();
+    let add = ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", &url, "deps/library"];
+    assert!(git(&work, &add).0);
+    assert!(git(&work, &["commit", "-qm", "with a submodule"]).0);
+    for mapping in ["mapped", "same-path"] {
+        place.run(&["config", "set", "sandbox.path_mapping_mode", mapping]).expect_code(0);
+        let script = "git status --short && git submodule status && git -C deps/library log --format=%s && \
+            echo 2 > file && git -c user.name=a -c user.email=a@b commit -qam two && git diff --submodule HEAD~1 --stat";
+        let ran = exec(&place, script).expect_code(0);
+        assert!(
+            ran.stdout.contains("deps/library (heads/main)\none\n"),
+            "{mapping}: {} {}",
+            ran.stdout,
+            ran.stderr
+        );
+        assert!(!ran.stderr.contains("submodules that the run made"), "{}", ran.stderr);
+        assert_eq!(git(&work, &["log", "-1", "--format=%s"]).1, "two\n", "{mapping}: {}", ran.stderr);
+        let evil = "d=.git/modules/deps/library; echo x >> $d/config; echo x > $d/hooks/pre-commit; mv .git/modules gone; \
+            rm -rf .git/modules; mv .git/modules/deps .git/x; mkdir -p $d; echo x >> $d/config; true";
+        exec(&place, evil).expect_code(0);
+        let own = work.join(".git/modules/deps/library");
+        assert!(!own.join("hooks/pre-commit").exists());
+        assert!(
+            fs::read_to_string(own.join("config")).unwrap().contains("worktree") && git(&work, &["status"]).0
+        );
+        assert!(git(&work, &["reset", "-q", "--hard", "HEAD~1"]).0);
+    }
+}

@@ -451,3 +451,107 @@ fn bare_repository_that_a_commit_completes_is_reported() {
     let found = result(&place);
     assert_eq!(find(&found["executed_later"], "path", "t/HEAD")["git_ref"], "index", "{found}");
 }
+
+/// A run does not move what another working tree of the user has checked out.
+#[test]
+fn branches_of_other_working_trees_stay() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    let other = place.home().join("other");
+    assert!(git(&work, &["worktree", "add", "-q", "-b", "side", other.to_str().unwrap()]).0);
+    let before = commit_of(&work, "side");
+    let moved = exec(&place, &format!("{COMMIT} --allow-empty -m x; git branch -f side main"));
+    assert!(moved.stderr.contains("another working tree"), "{}", moved.stderr);
+    let kept = find(&result(&place)["git_refs"], "name", "refs/heads/side")["kept_as"].clone();
+    assert_eq!(commit_of(&work, kept.as_str().unwrap()), commit_of(&work, "main"));
+    let deleted = exec(&place, "git branch -D side");
+    assert!(deleted.stderr.contains("refs/heads/side was not changed: another"), "{}", deleted.stderr);
+    assert_eq!(commit_of(&work, "side"), before);
+    assert_eq!(git(&other, &["status", "--porcelain"]), (true, String::new()));
+}
+
+/// Refs of repositories that an earlier run made below the workspace cost a later start little.
+#[test]
+fn refs_of_planted_repositories_are_not_read_beyond_a_budget() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    let id = commit_of(&work, "main");
+    for name in ["mine", "planted"] {
+        repository(&work.join(name));
+    }
+    let lines: String =
+        (0..700_000).map(|number| format!("{id} refs/tags/tag-number-{number:08}\n")).collect();
+    fs::write(work.join("planted/.git/packed-refs"), lines).unwrap();
+    let ran = exec(&place, &format!("git log -1 && cd mine && {COMMIT} --allow-empty -m x")).expect_code(0);
+    let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+    assert!(
+        notices.contains("planted/.git is not seen in this run: it has more refs"),
+        "{notices}{}",
+        ran.stderr
+    );
+    assert_eq!(git(&work.join("mine"), &["log", "-1", "--format=%s"]).1, "x\n");
+}
+
+/// A prompt or a completion of a shell evaluates names of branches.
+#[test]
+fn branches_with_names_for_shells_are_kept_encoded() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    let ran =
+        exec(&place, "git branch 'x$(touch${IFS}evil)'; git checkout -q --orphan '`evil`'").expect_code(0);
+    assert!(ran.stderr.contains("shells could execute its name"), "{}", ran.stderr);
+    assert_eq!(git(&work, &["branch", "--format=%(refname)"]).1, "refs/heads/main\n");
+    let kept = find(&result(&place)["git_refs"], "name", "refs/heads/x$(touch${IFS}evil)")["kept_as"].clone();
+    assert!(kept.as_str().unwrap().ends_with("/heads/x%24%28touch%24%7BIFS%7Devil%29"), "{kept}");
+    assert_eq!(git(&work, &["symbolic-ref", "HEAD"]).1, "refs/heads/main\n");
+}
+
+/// With `files.git: direct` the run writes the git directory itself, and what it leaves there is reported.
+#[test]
+fn what_a_writable_git_directory_leads_to_is_reported() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    fs::write(work.join("inc.conf"), "[user]\n\tname = me\n").unwrap();
+    fs::create_dir(work.join("scripts")).unwrap();
+    assert!(git(&work, &["config", "include.path", "../inc.conf"]).0);
+    assert!(git(&work, &["config", "core.hooksPath", "scripts"]).0);
+    let module = work.join(".git/modules/libs/deep");
+    for name in ["objects", "refs"] {
+        fs::create_dir_all(module.join(name)).unwrap();
+    }
+    fs::write(module.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(module.join("config"), "").unwrap();
+    let policy = place.home().join("own.json");
+    fs::write(&policy, r#"{"extends": "standard", "files": {"git": "direct", "protect": []}}"#).unwrap();
+    let script = "echo '[core]' >> inc.conf; echo evil > scripts/pre-commit; echo '[core]' > .git/modules/libs/deep/config; echo x > plain";
+    let ran = place.run(&[
+        "exec",
+        "--mode",
+        "native",
+        "--policy",
+        policy.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let files = result(&place)["executed_later"].clone();
+    for path in ["inc.conf", "scripts/pre-commit", ".git/modules/libs/deep/config"] {
+        let file = find(&files, "path", path);
+        assert!(file["why"].as_str().unwrap().starts_with("git executes"), "{files} {}", ran.stderr);
+    }
+    assert!(!files.to_string().contains("plain"), "{files}");
+}
+
+#[test]
+fn bare_repository_in_commits_of_an_overlay_is_reported() {
+    let place = Place::new();
+    repository(&place.work());
+    overlay(&place, &format!("{BARE}; git add -A; {COMMIT} -m fixture"));
+    let applied = place.run(&["apply", "last"]).expect_code(0);
+    assert!(applied.stderr.contains("t/HEAD"), "{} {}", applied.stdout, applied.stderr);
+}

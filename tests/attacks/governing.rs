@@ -359,3 +359,25 @@ fn directory_for_policies_that_a_run_made_protects_nothing() {
         }
     }
 }
+
+/// A file outside of the workspace has a second name in it: the run does not write it by that name either.
+#[test]
+fn second_names_of_policies_and_variables_are_read_only() {
+    let place = Place::new();
+    let (policy, vars) =
+        (put(&place.home().join("policy.json"), STANDARD), put(&place.home().join("vars"), "A=1\n"));
+    let named = put(&place.home().join("strict.json"), STANDARD);
+    let settings = format!(r#"{{"agents": {{"strict": {{"cli": "claude", "policy": "{named}"}}}}}}"#);
+    let place = place.settings(&settings);
+    for (file, name) in [(&policy, "second/policy"), (&vars, "second/vars"), (&named, "second/named")] {
+        fs::create_dir_all(place.work().join("second")).unwrap();
+        fs::hard_link(file, place.work().join(name)).unwrap();
+        let text = fs::read_to_string(file).unwrap();
+        for attempt in attempts(name) {
+            let run =
+                ["exec", "--mode", "native", "--policy", &policy, "--env-file", &vars, "--", "sh", "-c"];
+            place.run(&[&run[..], &[attempt.as_str()]].concat());
+            assert_eq!(fs::read_to_string(file).unwrap(), text, "{attempt}");
+        }
+    }
+}

@@ -133,3 +133,57 @@ fn commits_that_change_what_a_policy_protects_are_reported() {
     // The path is only reserved: nothing is there.
     assert_reported(&place, "ci/deploy.sh");
 }
+
+/// Protected paths of the user's own git configuration, which only commits change.
+fn configured(place: &Place) {
+    let work = place.work().canonicalize().unwrap();
+    write(&work.join("hooks.d/pre-commit"), "mine\n");
+    write(&work.join("template/hooks/post-checkout"), "mine\n");
+    repository(&work);
+    let at = work.display();
+    let config = format!("[core]\n\thooksPath = {at}/hooks.d\n[init]\n\ttemplateDir = {at}/template\n");
+    write(&place.home().join(".gitconfig"), &config);
+}
+
+const CONFIGURED: [&str; 2] = ["hooks.d/pre-commit", "template/hooks/post-checkout"];
+
+#[test]
+fn commits_that_change_hooks_and_templates_of_the_user_are_reported() {
+    let place = Place::new();
+    configured(&place);
+    exec(&place, &format!("{COMMIT_ASIDE}; c {}; c {}", CONFIGURED[0], CONFIGURED[1])).expect_code(0);
+    for path in CONFIGURED {
+        assert_reported(&place, path);
+    }
+}
+
+#[test]
+fn protected_paths_in_commits_of_an_overlay_are_reported() {
+    let place = Place::new();
+    configured(&place);
+    let script = format!("{COMMIT_ASIDE}; c {}; c {}", CONFIGURED[0], CONFIGURED[1]);
+    place
+        .run(&["exec", "--mode", "native", "--workspace", "overlay", "--", "sh", "-c", &script])
+        .expect_code(0);
+    let applied = place.run(&["apply", "last"]);
+    for path in CONFIGURED {
+        assert!(applied.stderr.contains(path), "{} {}", applied.stdout, applied.stderr);
+    }
+}
+
+#[test]
+fn protected_paths_in_commits_of_a_killed_run_are_reported() {
+    let place = Place::new();
+    configured(&place);
+    let script =
+        format!("{COMMIT_ASIDE}; c {}; c {}; echo > committed; sleep 1000", CONFIGURED[0], CONFIGURED[1]);
+    let mut child = place.spawn(&["exec", "--mode", "native", "--", "sh", "-c", &script]);
+    crate::support::wait_for("the commits", || place.work().join("committed").exists().then_some(()));
+    crate::support::signal(child.id(), "-KILL");
+    child.wait().unwrap();
+    crate::support::wait_for("the import", || {
+        let ran = exec(&place, "true").expect_code(0);
+        let is_told = CONFIGURED.iter().all(|path| ran.stderr.contains(path));
+        is_told.then_some(())
+    });
+}
