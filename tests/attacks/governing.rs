@@ -376,7 +376,8 @@ fn second_names_of_policies_and_variables_are_read_only() {
         for attempt in attempts(name) {
             let run =
                 ["exec", "--mode", "native", "--policy", &policy, "--env-file", &vars, "--", "sh", "-c"];
-            place.run(&[&run[..], &[attempt.as_str()]].concat());
+            let ran = place.run(&[&run[..], &[attempt.as_str()]].concat());
+            assert_ne!(ran.code(), 125, "{attempt}: {}", ran.stderr);
             assert_eq!(fs::read_to_string(file).unwrap(), text, "{attempt}");
         }
     }
