@@ -7,6 +7,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringfence_core::paths::DirectoryId;
 use rustix::fs::{
@@ -15,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::file::{ReadError, read_bounded};
+use crate::file::{ReadError, read_known};
 
 /// Every lookup stays beneath the directory and follows no symbolic link.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
@@ -69,8 +71,14 @@ impl DirectoryError {
 #[derive(Debug)]
 pub struct Directory {
     descriptor: OwnedFd,
-    id: DirectoryId,
+    /// Asked for when it is needed: most directories are only listed.
+    id: OnceLock<DirectoryId>,
+    /// Whether names were read from the descriptor, so that its position is not the beginning.
+    is_listed: AtomicBool,
 }
+
+/// The identity of no directory.
+const UNKNOWN: DirectoryId = DirectoryId { device: u64::MAX, inode: u64::MAX };
 
 /// What kind of file an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +143,11 @@ impl Metadata {
         DirectoryId { device: self.0.st_dev as u64, inode: self.0.st_ino as u64 }
     }
 
+    /// The number of its inode.
+    pub fn inode(&self) -> u64 {
+        self.0.st_ino as u64
+    }
+
     /// Number of hard links.
     pub fn links(&self) -> u64 {
         self.0.st_nlink as u64
@@ -175,7 +188,10 @@ impl Directory {
             Errno::ACCESS => open(PASSABLE),
             other => Err(other),
         });
-        let found = opened.map_err(io::Error::from).and_then(Self::of);
+        let found = opened.map_err(io::Error::from).and_then(|descriptor| {
+            let id = Metadata(fstat(&descriptor)?).id();
+            Ok(Self { id: id.into(), ..Self::of(descriptor) })
+        });
         found.map_err(|cause| match cause.raw_os_error() {
             Some(code) if code == Errno::LOOP.raw_os_error() => DirectoryError::Link(path.to_owned()),
             _ => DirectoryError::Open { path: path.to_owned(), cause },
@@ -185,29 +201,28 @@ impl Directory {
     /// Opens a directory that was seen before, and fails if another one has its name now.
     pub fn open_known(path: &Path, id: DirectoryId) -> Result<Self, DirectoryError> {
         let opened = Self::open(path)?;
-        if opened.id == id { Ok(opened) } else { Err(DirectoryError::Replaced(path.to_owned())) }
+        if opened.id() == id { Ok(opened) } else { Err(DirectoryError::Replaced(path.to_owned())) }
     }
 
-    pub(crate) fn of(descriptor: OwnedFd) -> io::Result<Self> {
-        let id = Metadata(fstat(&descriptor)?).id();
-        Ok(Self { descriptor, id })
+    pub(crate) fn of(descriptor: OwnedFd) -> Self {
+        Self { descriptor, id: OnceLock::new(), is_listed: AtomicBool::new(false) }
     }
 
-    /// Device and inode.
+    /// Device and inode. Those of a directory that the kernel does not describe equal no others.
     pub fn id(&self) -> DirectoryId {
-        self.id
+        *self.id.get_or_init(|| fstat(&self.descriptor).map_or(UNKNOWN, |stat| Metadata(stat).id()))
     }
 
     /// Opens a directory below this one.
     pub fn directory(&self, path: &Path) -> io::Result<Self> {
-        Self::of(openat2(&self.descriptor, or_self(path), LISTABLE, Mode::empty(), BENEATH)?)
+        Ok(Self::of(openat2(&self.descriptor, or_self(path), LISTABLE, Mode::empty(), BENEATH)?))
     }
 
     /// Opens the directory that a path below this one is in, to work on the last name of the path.
     pub fn parent<'p>(&self, path: &'p Path) -> io::Result<(Self, &'p OsStr)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let parent = or_self(path.parent().unwrap_or(Path::new("")));
-        Ok((Self::of(openat2(&self.descriptor, parent, PASSABLE, Mode::empty(), BENEATH)?)?, name))
+        Ok((Self::of(openat2(&self.descriptor, parent, PASSABLE, Mode::empty(), BENEATH)?), name))
     }
 
     /// Reads the target of a symbolic link below this directory.
@@ -226,17 +241,24 @@ impl Directory {
 
     /// Opens a regular file below this directory for reading. Anything else is an error, and a FIFO does not block.
     pub fn file(&self, path: &Path) -> io::Result<File> {
+        self.described_file(path).map(|(file, _)| file)
+    }
+
+    /// The same, with what the kernel says of it.
+    pub(crate) fn described_file(&self, path: &Path) -> io::Result<(File, Metadata)> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = openat2(&self.descriptor, path, flags, Mode::empty(), BENEATH)?;
-        match Metadata(fstat(&file)?).kind() {
-            EntryKind::File => Ok(File::from(file)),
+        let data = Metadata(fstat(&file)?);
+        match data.kind() {
+            EntryKind::File => Ok((File::from(file), data)),
             _ => Err(io::Error::other("not a regular file")),
         }
     }
 
     /// Reads a regular file below this directory, if it exists and has at most `limit` bytes.
     pub fn read(&self, path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
-        read_bounded(self.file(path)?, limit)
+        let (file, data) = self.described_file(path)?;
+        read_known(file, data.length(), limit)
     }
 
     /// The same for text.
@@ -261,15 +283,15 @@ impl Directory {
     /// Calls `visit` with each name in this directory, its kind and the number of its inode, in no order, until it returns
     /// `false`. `visit` must not list this directory itself: both would read from one position.
     pub fn each(&self, visit: &mut dyn FnMut(&OsStr, EntryKind, u64) -> bool) -> io::Result<()> {
-        // A directory that may only be passed through has no position.
-        seek(&self.descriptor, SeekFrom::Start(0)).map_err(|error| match error {
-            Errno::BADF => Errno::ACCESS,
-            other => other,
-        })?;
+        // A directory that may only be passed through can neither be listed nor has it a position.
+        let unlisted = |error: Errno| if error == Errno::BADF { Errno::ACCESS } else { error };
+        if self.is_listed.swap(true, Ordering::Relaxed) {
+            seek(&self.descriptor, SeekFrom::Start(0)).map_err(unlisted)?;
+        }
         let mut buffer = [MaybeUninit::uninit(); NAMES_BYTES];
         let mut names = RawDir::new(&self.descriptor, &mut buffer);
         while let Some(entry) = names.next() {
-            let entry = entry?;
+            let entry = entry.map_err(unlisted)?;
             let name = entry.file_name();
             if name == c"." || name == c".." {
                 continue;

@@ -36,6 +36,11 @@ impl ReadError {
 /// Reads an open file to its end, if that is at most `limit` bytes.
 pub fn read_bounded(file: File, limit: u64) -> Result<Vec<u8>, ReadError> {
     let length = file.metadata()?.len();
+    read_known(file, length, limit)
+}
+
+/// The same for a file whose length was asked for already.
+pub(crate) fn read_known(file: File, length: u64, limit: u64) -> Result<Vec<u8>, ReadError> {
     if length > limit {
         return Err(ReadError::TooLong { limit });
     }

@@ -74,7 +74,7 @@ fn open(parent: &Directory, name: &OsStr) -> io::Result<Directory> {
         other => other?,
     };
     rustix::fs::fchmod(&opened, Mode::RWXU)?;
-    Directory::of(opened)
+    Ok(Directory::of(opened))
 }
 
 fn unlock(parent: &Directory, name: &OsStr) -> io::Result<()> {

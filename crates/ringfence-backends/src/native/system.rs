@@ -10,6 +10,7 @@ use ringfence_core::plan::Request;
 use ringfence_workspace::git::{Located, locate as follow};
 
 use super::sockets;
+use crate::shared::listed_names::ListedNames;
 use crate::shared::program::locate;
 use crate::shared::survey::real;
 
@@ -36,7 +37,7 @@ const SECRETS: [&str; 15] = [
     "/etc/ssl/private",
 ];
 
-/// More of it that only root can read, and root's runs with it. Looking for each takes a call, which other users are spared.
+/// More of it that only root can read, and root's runs with it.
 const ROOT_SECRETS: [&str; 43] = [
     "/etc/apt/auth.conf",
     "/etc/apt/auth.conf.d",
@@ -167,13 +168,16 @@ pub(super) fn system() -> System {
         data.is_dir().then_some(Part::Directory(path))
     };
     let more: &[&str] = if rustix::process::geteuid().is_root() { &ROOT_SECRETS } else { &[] };
+    let names = ListedNames::list(Path::new("/etc"));
     System {
         parts: PARTS.iter().filter_map(|path| part(path)).collect(),
         secrets: SECRETS
             .iter()
             .chain(&DAEMONS)
             .chain(more)
-            .filter_map(|path| real(Path::new(path)))
+            .map(Path::new)
+            .filter(|path| names.may_exist(path))
+            .filter_map(real)
             .collect(),
     }
 }

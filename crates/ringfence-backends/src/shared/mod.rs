@@ -7,7 +7,7 @@ pub(crate) mod gate;
 mod git_configuration;
 pub(crate) mod hidden_notice;
 mod home_links;
-mod home_names;
+pub(crate) mod listed_names;
 pub(crate) mod means;
 mod other_runs;
 pub(crate) mod probing;

@@ -35,7 +35,7 @@ use rustix::io::Errno;
 use super::crowding::{self, Limit};
 use super::git_configuration::UserGit;
 use super::home_links;
-use super::home_names::HomeNames;
+use super::listed_names::HomeNames;
 use super::other_runs::{self, Known};
 use super::register::{CoverKind, Registration, id_of};
 use super::repositories::{self, GitMount};

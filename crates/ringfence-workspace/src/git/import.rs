@@ -331,8 +331,7 @@ struct Seen {
 
 impl Seen {
     fn look(place: &Directory, private: &Directory, start: &Start) -> Result<Self, GitError> {
-        let stamp =
-            |path: &Path| private.file(path).ok().and_then(|file| Some(Stamp::of(&file.metadata().ok()?)));
+        let stamp = |path: &Path| private.described_file(path).ok().map(|(_, data)| Stamp::of(&data));
         let prefix = start.prefix();
         let head = private.read_text(&prefix.join("HEAD"), MAX_HEAD_BYTES).ok();
         let refs::Listed { refs: loose, passed_over } =
@@ -1078,8 +1077,8 @@ impl Importer<'_> {
     }
 
     fn index_stamp(&self) -> Option<Stamp> {
-        let file = self.own.file(Path::new("index")).ok()?;
-        Some(Stamp::of(&file.metadata().ok()?))
+        let (_, data) = self.own.described_file(Path::new("index")).ok()?;
+        Some(Stamp::of(&data))
     }
 
     /// Entries of the private index and of the real one, and what the real one was like when it was read.

@@ -15,9 +15,7 @@ mod program;
 mod refs;
 mod repository;
 
-use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +30,7 @@ pub use program::find as find_git;
 pub use refs::{RefsBudget, RefsError};
 pub use repository::{Found, Kind, Repository, lexical};
 
-use crate::{DirectoryError, ReadError};
+use crate::{DirectoryError, Metadata, ReadError};
 
 /// What a run sees as its git directory.
 pub const PRIVATE: &str = "private";
@@ -117,10 +115,10 @@ pub(crate) struct Stamp {
 impl Stamp {
     fn of(data: &Metadata) -> Self {
         Self {
-            inode: data.ino(),
-            length: data.len(),
-            modified: (data.mtime(), data.mtime_nsec()),
-            changed: (data.ctime(), data.ctime_nsec()),
+            inode: data.inode(),
+            length: data.length(),
+            modified: data.modified(),
+            changed: data.changed(),
         }
     }
 }

@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use super::refs::{self, RefValue, Refs, RefsBudget};
 use super::repository::{Kind, MAX_CONFIG_BYTES, Repository};
 use super::{GitError, PRIVATE, START, START_REFS, Stamp};
-use crate::{Directory, EntryKind, read_bounded};
+use crate::file::read_known;
+use crate::{Directory, EntryKind, Metadata};
 
 /// Longest reflog that is copied; longer ones begin anew inside.
 const MAX_LOG_BYTES: u64 = 4 << 20;
@@ -316,7 +317,7 @@ impl Maker<'_> {
         let path = self.root.join(name);
         let file = write_new(&path, content)?;
         self.own(&path)?;
-        Ok(Stamp::of(&file.metadata()?))
+        Ok(Stamp::of(&Metadata::of(&file)?))
     }
 
     fn own(&self, path: &Path) -> io::Result<()> {
@@ -341,28 +342,24 @@ impl Maker<'_> {
         if self.is_denied(name) {
             return Ok(None);
         }
-        let file = match from.file(Path::new(name)) {
-            Ok(file) => file,
-            Err(_) => return Ok(None),
-        };
-        let data = file.metadata()?;
-        if data.len() > limit {
+        let Ok((file, data)) = from.described_file(Path::new(name)) else { return Ok(None) };
+        if data.length() > limit {
             return Ok(None);
         }
         let name = format!("{prefix}{name}");
         self.parents(&name)?;
         let target = self.root.join(name);
         let mut copy = create_new(&target)?;
-        match data.len() {
+        match data.length() {
             // Two calls instead of six.
             0..=MAX_FILE_BYTES => {
-                let content = read_bounded(file, MAX_FILE_BYTES).map_err(io::Error::other)?;
+                let content = read_known(file, data.length(), MAX_FILE_BYTES).map_err(io::Error::other)?;
                 copy.write_all(&content)?;
             }
             _ => drop(io::copy(&mut file.take(limit), &mut copy)?),
         }
         self.own(&target)?;
-        Ok(Some((Stamp::of(&data), Stamp::of(&copy.metadata()?))))
+        Ok(Some((Stamp::of(&data), Stamp::of(&Metadata::of(&copy)?))))
     }
 
     /// The excludes of the real repository, and what the run must not take for files of the user.
@@ -405,23 +402,29 @@ impl Maker<'_> {
     /// Index, `HEAD`, stash and the state of a merge.
     fn working_tree(&self, own: &Directory, common: &Directory, prefix: &str) -> io::Result<WorkingTree> {
         let mut tree = WorkingTree::default();
-        for name in OWN_FILES {
+        let listed = own.entries(MAX_LISTED)?;
+        let listed: Vec<String> =
+            listed.into_iter().filter_map(|entry| entry.name.into_string().ok()).collect();
+        // Most of them are missing, and one list takes less time than a look for each.
+        let is_there =
+            |name: &&str| listed.len() >= MAX_LISTED || listed.iter().any(|listed| listed == *name);
+        for name in OWN_FILES.iter().filter(|name| is_there(name)) {
             self.copy(own, name, prefix, MAX_FILE_BYTES)?;
         }
         // Entries of the stash are in its reflog alone. Other reflogs begin anew inside.
         self.copy(common, "logs/refs/stash", "", MAX_LOG_BYTES)?;
-        for name in STATE_FILES {
+        for name in STATE_FILES.iter().filter(|name| is_there(name)) {
             if self.copy(own, name, prefix, MAX_FILE_BYTES)?.is_some() {
-                tree.state_files.push(name.to_owned());
+                tree.state_files.push((*name).to_owned());
             }
         }
         let budget = self.making.index_budget;
         tree.index = self.copy(own, "index", prefix, budget)?;
         tree.made.index_bytes = tree.index.map_or(0, |(_, private)| private.length);
-        let listed = own.entries(MAX_LISTED)?.into_iter().filter_map(|entry| entry.name.into_string().ok());
-        for name in listed.filter(|name| name.starts_with("sharedindex.")).take(MAX_SHARED_INDEXES) {
+        let shared = listed.iter().filter(|name| name.starts_with("sharedindex."));
+        for name in shared.take(MAX_SHARED_INDEXES) {
             let left = budget.saturating_sub(tree.made.index_bytes);
-            match self.copy(own, &name, prefix, left)? {
+            match self.copy(own, name, prefix, left)? {
                 Some((_, private)) => tree.made.index_bytes += private.length,
                 None => {
                     tree.made.notices.push(format!("{name} of the git directory is not seen: {NOT_COPIED}"));
