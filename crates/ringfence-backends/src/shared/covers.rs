@@ -90,6 +90,11 @@ impl Cover {
     }
 }
 
+/// Where stub files of other runs are seen and could be written.
+pub(crate) fn stubs_of_others(survey: &Survey, seen: &[Shown]) -> Vec<PathBuf> {
+    survey.stubs_of_others.iter().flat_map(|path| places(seen, path, true)).collect()
+}
+
 /// Nothing, wherever a path is seen.
 pub(crate) fn hidden(seen: &[Shown], path: &Path, directory: bool) -> Vec<Cover> {
     places(seen, path, false)
