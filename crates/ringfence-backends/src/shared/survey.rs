@@ -242,6 +242,14 @@ pub(crate) fn state(around: &Surroundings) -> Vec<(PathBuf, bool)> {
 fn shown(path: &str) -> Result<(PathBuf, DirectoryId), LaunchError> {
     let path: PathBuf = Path::new(path).components().collect();
     let name = path.display();
+    if path.parent().is_none() {
+        let message =
+            "/ cannot be shown as a whole: a run has a root of its own, with its own /proc, /dev and /tmp";
+        let failure = Failure::new(FailureClass::Refused, message);
+        return Err(LaunchError::Runtime(
+            failure.with_remedy("name the directories below it that the run needs"),
+        ));
+    }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let data = opened.map_err(io::Error::from).and_then(ringfence_workspace::Metadata::of);
