@@ -468,7 +468,7 @@ fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
             "set RINGFENCE_HOME to a directory of your own",
         ));
     }
-    if is_open_to_others(&data) {
+    if data.mode() & 0o022 != 0 {
         return Err(advise(
             anyhow!("the state directory {} can be written by other users", state.display()),
             format!("run `chmod go-w {}`", state.display()),
