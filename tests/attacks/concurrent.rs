@@ -236,3 +236,49 @@ fn names_in_the_root_that_are_too_long_to_cover_refuse_the_run() {
     let ran = sandbox.place.run(&sandbox.args(&[], &["true"]));
     assert!(ran.code() == 125 && ran.stderr.contains("are too long"), "{}", ran.stderr);
 }
+
+/// Starts a run in `sub` that goes on until `sub/done` is there.
+fn start_below(sandbox: &Sandbox) -> Child {
+    let script = "touch started; while ! test -e done; do sleep 0.01; done";
+    let args = sandbox.args(&["-C", "sub"], &["sh", "-c", script]);
+    let below = sandbox.place.command(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let started = sandbox.place.work().join("sub/started");
+    wait_for("the run below", || started.exists().then_some(()));
+    below
+}
+
+/// Makes a repository with a hook of what is there already.
+const FILL_STUB: &str = "mkdir -p sub/.git/hooks && printf x > sub/.git/hooks/pre-commit && echo filled; \
+                         printf x > sub/.claude/settings.json && echo written; rmdir sub/.git && echo removed; touch sub/done";
+
+#[test]
+fn stub_directories_of_a_run_below_are_not_filled_by_a_later_run_above() {
+    let sandbox = Sandbox::native();
+    fs::create_dir(sandbox.place.work().join("sub")).unwrap();
+    let mut below = start_below(&sandbox);
+    let ran = sandbox.sh(FILL_STUB);
+    assert_eq!(below.wait().unwrap().code(), Some(0));
+    assert_eq!(ran.stdout, "", "{}", ran.stderr);
+    assert!(!ran.stderr.contains("look before you use it"), "stubs are no findings: {}", ran.stderr);
+    assert!(!sandbox.place.work().join("sub/.git").exists());
+}
+
+#[test]
+fn stub_directories_that_an_earlier_run_above_fills_are_reported_by_both() {
+    let sandbox = Sandbox::native();
+    let work = sandbox.place.work();
+    fs::create_dir(work.join("sub")).unwrap();
+    let script = format!("touch ready; while ! test -e sub/started; do sleep 0.01; done; {FILL_STUB}");
+    let args = sandbox.args(&[], &["sh", "-c", &script]);
+    let mut command = sandbox.place.command(&args);
+    let above = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let above = above.spawn().unwrap();
+    wait_for("the run above", || work.join("ready").exists().then_some(()));
+    let below = start_below(&sandbox);
+    let [above, below] = [above, below].map(|run| run.wait_with_output().unwrap());
+    let told = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(work.join("sub/.git/hooks/pre-commit").exists(), "{}", told(&above));
+    assert!(told(&above).contains("sub/.git (git executes"), "{}", told(&above));
+    assert!(told(&below).contains(" .git (git executes"), "{}", told(&below));
+    assert!(told(&below).contains(".claude/settings.json"), "{}", told(&below));
+}

@@ -1156,12 +1156,8 @@ except BlockingIOError:
 time.sleep(600)
 "#;
 
-#[test]
-fn full_announcement_of_another_user_refuses_no_port() {
-    if !is_root() {
-        return;
-    }
-    let place = Place::new().settings(SETTINGS).of_user(65533);
+/// Serves `local` to every request, and returns its port on loopback.
+fn local_server() -> String {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port().to_string();
     std::thread::spawn(move || {
@@ -1171,6 +1167,16 @@ fn full_announcement_of_another_user_refuses_no_port() {
                 .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlocal");
         }
     });
+    port
+}
+
+#[test]
+fn full_announcement_of_another_user_refuses_no_port() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new().settings(SETTINGS).of_user(65533);
+    let port = local_server();
     let mut stranger = spawn_as(STRANGER, FULL_ANNOUNCEMENT, &port);
     let mut said = String::new();
     BufReader::new(stranger.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -1187,15 +1193,7 @@ fn full_announcement_of_another_user_refuses_no_port() {
 fn announcement_of_a_run_refuses_no_port() {
     let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
     let policy = open_policy(&place);
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = server.local_addr().unwrap().port().to_string();
-    std::thread::spawn(move || {
-        for stream in server.incoming() {
-            let _ = stream
-                .unwrap()
-                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nlocal");
-        }
-    });
+    let port = local_server();
     let args =
         ["exec", "--timeout", "5m", "--policy", &policy, "--", "python3", "-c", FULL_ANNOUNCEMENT, &port];
     let mut run = place.spawn(&args);

@@ -274,3 +274,15 @@ fn many_repositories_delay_no_later_run() {
     let ended = Ran::from(child.wait_with_output().unwrap());
     assert!(ended.stderr.contains("cancelled while its workspace was scanned"), "{ended:?}");
 }
+
+#[test]
+fn root_is_not_shown_whole_and_parts_of_the_system_are_shown_with_their_covers() {
+    let place = Place::new();
+    let ran = place.run(&["exec", "--read", "/", "--", "true"]);
+    assert_eq!(ran.code(), 125);
+    for part in ["/ cannot be shown as a whole", "name the directories below it"] {
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    }
+    let ran = place.run(&["exec", "--read", "/etc", "--", "sh", "-c", "cat /etc/shadow; echo started"]);
+    assert_eq!((ran.code(), ran.stdout.as_str()), (0, "started\n"), "{}", ran.stderr);
+}

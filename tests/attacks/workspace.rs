@@ -341,3 +341,40 @@ fn workspace_over_a_link_of_a_run_is_refused() {
     symlink(&private, &own).unwrap();
     place.run(&["exec", "-C", own.to_str().unwrap(), "--", "true"]).expect_code(0);
 }
+
+#[test]
+fn workspace_in_a_git_directory_is_refused() {
+    let place = Place::new();
+    let work = place.work();
+    assert!(std::process::Command::new("git").args(["init", "-q"]).arg(&work).status().unwrap().success());
+    let bare = work.join("bare.git");
+    let made = std::process::Command::new("git").args(["init", "-q", "--bare"]).arg(&bare).status();
+    assert!(made.unwrap().success());
+    fs::create_dir_all(work.join(".git/hooks")).unwrap();
+    fs::create_dir_all(bare.join("hooks")).unwrap();
+    for directory in [".git", ".git/hooks", "bare.git/hooks"] {
+        let ran = place.run(&["exec", "-C", directory, "--", "true"]);
+        assert!(ran.code() == 125 && ran.stderr.contains("is in the git directory"), "{directory}: {ran:?}");
+    }
+    // A working tree beside the parts of a bare repository has a pointer of its own.
+    fs::create_dir(bare.join("main")).unwrap();
+    fs::write(bare.join("main/.git"), "gitdir: ../worktrees/main\n").unwrap();
+    place.run(&["exec", "-C", "bare.git/main", "--", "true"]).expect_code(0);
+}
+
+/// Another installation of the same user keeps its state below what every run sees of the system.
+#[test]
+fn state_of_another_installation_below_the_system_is_hidden() {
+    let Ok(other) = tempfile::tempdir_in("/opt") else { return };
+    let place = Place::new();
+    let state = other.path().join("state");
+    fs::create_dir(&state).unwrap();
+    fs::write(state.join("api.token"), "canary").unwrap();
+    let first = place.command(&["exec", "--", "true"]).env("RINGFENCE_HOME", &state).output().unwrap();
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    let script = format!("cat {0}/api.token; ls -A {0}", state.display());
+    let ran = place.run(&["exec", "--policy", "open", "--", "sh", "-c", &script]);
+    assert_eq!(ran.stdout, "", "{}", ran.stderr);
+    let ran = place.run(&["exec", "--", "sh", "-c", &script]);
+    assert_eq!(ran.stdout, "", "{}", ran.stderr);
+}

@@ -49,6 +49,7 @@ fn subjects() -> Vec<Subject> {
         programs: HostPrograms::new(&std::env::var("PATH").unwrap()),
         home: "/".into(),
         state: std::env::temp_dir().join("ringfence-conformance"),
+        other_states: Vec::new(),
         runtime: None,
         services: ["docker", "podman"].into_iter().filter_map(engine).map(|one| one.variable()).collect(),
         gate: GateProgram { program: BINARY.into(), args: vec!["__gate".into()], ready: Arc::default() },

@@ -70,6 +70,12 @@ pub trait Staged: Send {
         Vec::new()
     }
 
+    /// Stub files and directories that reserve names in the workspace while the run lasts, once: the path of each, and its content,
+    /// or `None` for a directory.
+    fn stubs(&mut self) -> Vec<(PathBuf, Option<String>)> {
+        Vec::new()
+    }
+
     /// Starts the program of its plan. An error means that nothing was started.
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError>;
 }

@@ -14,9 +14,9 @@ use ringfence_core::record::Record;
 use ringfence_core::text::escaped;
 use ringfence_store::LostRun;
 use ringfence_store::runs::Runs;
-use ringfence_workspace::Directory;
-use ringfence_workspace::executed::{Executed, ExecutedBy, MAX_REPORTED, Search, search};
+use ringfence_workspace::executed::{Executed, ExecutedBy, MAX_REPORTED, Search, executed_by, search};
 use ringfence_workspace::git::{self, Budget, Configuration, INDEX, Located};
+use ringfence_workspace::{Directory, StubContent, StubList};
 
 /// How long the search may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -76,6 +76,9 @@ struct Tree {
     root_git: bool,
     /// Where its directories were when the run began, if that is known. More is reported otherwise.
     locations: Option<Locations>,
+    /// The names that were reserved in it. What is there in their place another process made: a run in a directory above, if not
+    /// the user.
+    stubs: StubList,
 }
 
 impl Tree {
@@ -134,8 +137,13 @@ impl Trees {
             return Self(Vec::new());
         }
         let writes = files.workspace == WorkspaceAccess::ReadWrite && !layer;
-        let tree =
-            |root: PathBuf, prefix: PathBuf, root_git| Tree { root, prefix, root_git, locations: None };
+        let tree = |root: PathBuf, prefix, root_git| Tree {
+            root,
+            prefix,
+            root_git,
+            locations: None,
+            stubs: StubList::default(),
+        };
         let direct = files.git == GitAccess::Direct;
         let workspace = writes.then(|| tree(workspace.to_owned(), PathBuf::new(), direct));
         let more = files.write.iter().filter_map(|path| std::fs::canonicalize(path).ok());
@@ -151,11 +159,16 @@ impl Trees {
         workspace: &Path,
         layer: bool,
         mut scanned: Vec<(PathBuf, Locations)>,
+        stubs: &[(PathBuf, StubContent)],
     ) -> Self {
         let mut trees = Self::new(files, workspace, layer);
         for tree in &mut trees.0 {
             let found = scanned.iter().position(|(root, _)| *root == tree.root);
             tree.locations = found.map(|index| scanned.swap_remove(index).1);
+            let below = |(path, content): &(PathBuf, StubContent)| {
+                Some((path.strip_prefix(&tree.root).ok()?.to_owned(), content.clone()))
+            };
+            tree.stubs = StubList::new(stubs.iter().filter_map(below));
         }
         trees
     }
@@ -188,10 +201,10 @@ impl Trees {
             let searched = searched.and_then(|directory| {
                 let report = search(&directory, look_for)?;
                 files.extend(tree.configured(&directory, since, &report.files));
-                Ok(report)
+                Ok((report, tree.stubs.changed(&directory)))
             });
-            let report = match searched {
-                Ok(report) => report,
+            let (report, stubs) = match searched {
+                Ok(searched) => searched,
                 Err(error) => {
                     notices.push(format!(
                         "{name} was not searched for files that programs execute later: {error}"
@@ -207,13 +220,17 @@ impl Trees {
                 (false, _) => notices
                     .push(format!("not all of {name} was searched for files that programs execute later")),
             }
-            let found = report.files.into_iter().map(|file| ExecutedFile {
-                by: file.by,
-                path: tree.prefix.join(file.path),
+            let is_listed = |stub: &PathBuf| report.files.iter().any(|file| file.path.starts_with(stub));
+            let stubs: Vec<PathBuf> = stubs.into_iter().filter(|stub| !is_listed(stub)).collect();
+            let stubs =
+                stubs.into_iter().map(|path| (executed_by(&path).unwrap_or(ExecutedBy::Protected), path));
+            let found = report.files.into_iter().map(|file| (file.by, file.path)).chain(stubs);
+            files.extend(found.map(|(by, path)| ExecutedFile {
+                by,
+                path: tree.prefix.join(path),
                 git_ref: None,
                 more_git_refs: Vec::new(),
-            });
-            files.extend(found);
+            }));
         }
         files.sort_by_key(|file| file.by);
         (files, notices)

@@ -256,8 +256,9 @@ pub fn run(
     // It is built while the record is being written.
     let mut staged = backend.stage(&plan);
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
-    let trees =
-        Trees::scanned(&plan.request.policy.files, job.workspace.host().as_path(), job.layer, scanned);
+    let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
+    let workspace = job.workspace.host().as_path();
+    let trees = Trees::scanned(&plan.request.policy.files, workspace, job.layer, scanned, &stubs);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
     notices.extend(lost.iter().cloned());
     let record = record(job, backend, &plan, &redactor, &notices);

@@ -73,6 +73,8 @@ pub trait Kernel {
     fn mask_socket(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Holds what is there in its place.
     fn hold(&mut self, target: &Path, access: Access, covered: Option<&Covered>) -> Result<(), KernelError>;
+    /// Holds what is there read-only, if anything is.
+    fn hold_stub(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Mounts a device of the old root, on which devices work.
     fn device(&mut self, name: &str) -> Result<(), KernelError>;
     /// Mounts the terminals of the sandbox.
@@ -123,6 +125,7 @@ pub fn build(kernel: &mut dyn Kernel, steps: &[Step]) -> Result<(), KernelError>
             Step::Text { target, text } => kernel.text(target, text)?,
             Step::File { target, text, mode } => kernel.write(target, text, *mode)?,
             Step::Hold { target, access, covered } => kernel.hold(target, *access, covered.as_ref())?,
+            Step::HoldStub { target } => kernel.hold_stub(target)?,
             Step::MaskSocket { target } => kernel.mask_socket(target)?,
             Step::MaskFile { target, covered } => kernel.mask(target, Nothing::File, covered.as_ref())?,
             Step::MaskDirectory { target, covered } => {
@@ -372,13 +375,15 @@ impl Kernel for Linux {
     }
 
     fn hold(&mut self, target: &Path, access: Access, covered: Option<&Covered>) -> Result<(), KernelError> {
-        let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
-        let held = locate_known(target, covered).and_then(|place| {
-            let tree = clone_of(&place)?;
-            set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, set)?;
-            attach_on(&tree, &place)
-        });
+        let held = locate_known(target, covered).and_then(|place| hold_in_place(&place, access));
         held.map_err(failed("hold", target))
+    }
+
+    fn hold_stub(&mut self, target: &Path) -> Result<(), KernelError> {
+        match locate(target).and_then(|place| hold_in_place(&place, Access::Read)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            held => held.map_err(failed("hold", target)),
+        }
     }
 
     fn device(&mut self, name: &str) -> Result<(), KernelError> {
@@ -486,6 +491,14 @@ fn locate_known(target: &Path, covered: Option<&Covered>) -> io::Result<OwnedFd>
     if id == covered.id { Ok(place) } else { Err(moved()) }
 }
 
+/// Mounts what was opened on itself.
+fn hold_in_place(place: &OwnedFd, access: Access) -> io::Result<()> {
+    let set = if access == Access::Write { 0 } else { MOUNT_ATTR_RDONLY };
+    let tree = clone_of(place)?;
+    set_attributes(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, set)?;
+    attach_on(&tree, place)
+}
+
 /// Mounts a tree on what was opened.
 fn attach_on(tree: &OwnedFd, place: &OwnedFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -579,6 +592,11 @@ impl Kernel for Recorder {
     fn mask_socket(&mut self, target: &Path) -> Result<(), KernelError> {
         self.note(format!("mask {} as a socket", target.display()))
     }
+    fn hold_stub(&mut self, target: &Path) -> Result<(), KernelError> {
+        self.calls.push(format!("hold stub {}", target.display()));
+        Ok(())
+    }
+
     fn hold(&mut self, target: &Path, access: Access, _: Option<&Covered>) -> Result<(), KernelError> {
         self.note(format!("hold {} {access:?}", target.display()))
     }

@@ -148,6 +148,12 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         covered: Option<Covered>,
     },
+    /// A stub file or directory of another run, held read-only. One that is gone by then needs nothing: it goes with its run.
+    HoldStub {
+        /// Where.
+        #[serde(with = "path_bytes")]
+        target: PathBuf,
+    },
     /// A file of its own, in a private place, with this text.
     File {
         /// Where.

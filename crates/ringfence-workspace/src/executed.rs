@@ -308,7 +308,9 @@ impl Search<'_> {
             let git = |path: PathBuf| Executed { path, by: ExecutedBy::Git };
             if beside.as_os_str().is_empty() {
                 files.extend(self.root_git(visit).into_iter().map(git));
-            } else if is_moved || self.is_changed(visit.parent, ".git") || !self.git_parts(visit).is_empty() {
+            } else if (is_moved || self.is_new_git(visit) || !self.git_parts(visit).is_empty())
+                && !is_empty_directory(visit)
+            {
                 files.push(git(visit.path.to_owned()));
             }
             return Next::PassOver;
@@ -342,6 +344,13 @@ impl Search<'_> {
             files.push(Executed { path: visit.path.to_owned(), by });
         }
         Next::Enter
+    }
+
+    /// Whether a `.git` below the root came to be, or changed itself.
+    fn is_new_git(&self, visit: &Visit<'_>) -> bool {
+        let is_elsewhere =
+            || visit.kind == EntryKind::Directory && self.locations.is_some() && self.is_new(visit);
+        self.is_changed(visit.parent, ".git") || is_elsewhere()
     }
 
     /// Whether a directory is where it was not. Where that is not known, one that changed counts.
@@ -439,6 +448,12 @@ fn names_in(from: &Directory, path: &Path) -> Vec<std::ffi::OsString> {
 pub fn is_git_directory(directory: &Directory) -> bool {
     let exists = |name: &str| directory.metadata(Path::new(name)).is_ok();
     exists("HEAD") && (exists("commondir") || (exists("objects") && exists("refs")))
+}
+
+/// Whether git finds nothing in a directory. Stub directories of other runs are such.
+fn is_empty_directory(visit: &Visit<'_>) -> bool {
+    let inside = || visit.parent.directory(Path::new(visit.name))?.entries(1);
+    visit.kind == EntryKind::Directory && inside().is_ok_and(|names| names.is_empty())
 }
 
 /// An empty file names nothing, and neither does an empty object. Stub files are such.

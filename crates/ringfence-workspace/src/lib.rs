@@ -14,6 +14,7 @@ mod hidden;
 mod host_programs;
 mod remove;
 mod run_trees;
+mod state_directories;
 mod stubs;
 mod walk;
 
@@ -24,5 +25,6 @@ pub use hidden::HiddenFiles;
 pub use host_programs::{HostPrograms, is_executable};
 pub use remove::{remove_tree, remove_tree_until};
 pub use run_trees::{RunTrees, missing as missing_trees};
+pub use state_directories::StateDirectories;
 pub use stubs::{StubContent, StubList};
 pub use walk::{Bounds, Next, Unvisited, Visit, walk};

@@ -45,6 +45,15 @@ impl StubList {
         }
     }
 
+    /// Those below a directory that are there and are not as they were made.
+    pub fn changed(&self, root: &Directory) -> Vec<PathBuf> {
+        let is_there =
+            |path: &PathBuf| !root.metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let paths = self.0.keys().filter(|path| is_there(path) && !self.is_untouched(root, path));
+        // One that went in between is none.
+        paths.filter(|path| is_there(path)).cloned().collect()
+    }
+
     /// Whether a path of the upper directory is a stub file that is still as it was made.
     pub fn is_untouched(&self, upper: &Directory, path: &Path) -> bool {
         match self.0.get(path) {
@@ -96,5 +105,6 @@ mod tests {
         let stubs = ["hooks", "empty", "json", "full", "unlisted", "changed", "link", "missing"]
             .map(|name| read.is_untouched(&upper, Path::new(name)));
         assert_eq!(stubs, [true, true, true, false, false, false, false, false]);
+        assert_eq!(read.changed(&upper), ["changed", "full", "link"].map(std::path::PathBuf::from));
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -24,7 +24,7 @@ use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{Listener, Rules, SystemConfig};
-use ringfence_workspace::{Directory, HostPrograms, ReadError, RunTrees, read_bounded};
+use ringfence_workspace::{Directory, HostPrograms, ReadError, RunTrees, StateDirectories, read_bounded};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -43,6 +43,8 @@ pub(crate) const DIRECTORY: &str = ".ringfence";
 const MAX_WAY_PARTS: usize = 1000;
 /// The kernel's number of users that a user namespace does not map.
 const OVERFLOW_UID: u32 = 65534;
+/// A longer list of users or groups is not read, in bytes.
+const MAX_ACCOUNTS_BYTES: u64 = 4 << 20;
 
 /// Where everything is, before any setting is read.
 #[derive(Clone)]
@@ -249,6 +251,7 @@ impl Installation {
             programs: self.programs(workspace),
             home: self.home.clone(),
             state: self.state.clone(),
+            other_states: self.other_states(),
             runtime: self.env.get("XDG_RUNTIME_DIR").map(PathBuf::from),
             services: VARIABLES
                 .iter()
@@ -261,6 +264,18 @@ impl Installation {
             },
             interrupted: Arc::clone(&self.interrupted),
         }
+    }
+
+    /// The state directories of this user's other installations. This one is listed for them.
+    fn other_states(&self) -> Vec<PathBuf> {
+        let all = StateDirectories::new(self.home.join(DIRECTORY));
+        let mut listed = all.list();
+        // Where nothing can be written at the default place, other installations do not know of this one.
+        if self.state.is_dir() && !listed.contains(&self.state) {
+            let _ = all.add(&self.state);
+        }
+        listed.retain(|state| *state != self.state);
+        listed
     }
 
     /// What the broker has to know.
@@ -453,7 +468,7 @@ fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
             "set RINGFENCE_HOME to a directory of your own",
         ));
     }
-    if data.permissions().mode() & 0o022 != 0 {
+    if data.mode() & 0o022 != 0 {
         return Err(advise(
             anyhow!("the state directory {} can be written by other users", state.display()),
             format!("run `chmod go-w {}`", state.display()),
@@ -475,8 +490,9 @@ fn refuse_foreign_way(state: &Path) -> anyhow::Result<()> {
         let Ok(data) = at.symlink_metadata() else { return Ok(()) };
         let foreign = data.uid() != own && data.uid() != 0 && !is_unmapped(data.uid());
         let is_open = !data.is_symlink()
-            && (data.mode() & 0o002 != 0 || data.mode() & 0o020 != 0 && data.gid() != 0)
-            && data.mode() & 0o1000 == 0;
+            && data.mode() & 0o1000 == 0
+            && (data.gid() != 0 || data.mode() & 0o002 != 0)
+            && is_open_to_others(&data);
         // The directory itself has sentences of its own.
         if (foreign || is_open) && (data.is_symlink() || !left.is_empty()) {
             return Err(foreign_way(state, &at, foreign.then_some(data.uid())));
@@ -498,12 +514,38 @@ fn foreign_way(state: &Path, at: &Path, owner: Option<u32>) -> anyhow::Error {
             "set RINGFENCE_HOME to a directory of your own",
         ),
         None => advise(
-            anyhow!(
-                "the way to the state directory {state} leads over {at}, which can be written by other users"
-            ),
+            anyhow!("the way to the state directory {state} leads over {at}, which other users can write"),
             format!("run `chmod go-w {at}`, or set RINGFENCE_HOME to another directory of your own"),
         ),
     }
+}
+
+/// Whether other users can write a directory: any, or members of its group. The group that many systems make for each user, with
+/// write access by default (`umask 002`), has no other member.
+fn is_open_to_others(data: &fs::Metadata) -> bool {
+    let is_private = || {
+        let read = |path: &str| {
+            let file = fs::File::open(path).ok()?;
+            String::from_utf8(read_bounded(file, MAX_ACCOUNTS_BYTES).ok()?).ok()
+        };
+        let (Some(passwd), Some(group)) = (read("/etc/passwd"), read("/etc/group")) else { return false };
+        is_private_group(data.gid(), rustix::process::geteuid().as_raw(), &passwd, &group)
+    };
+    data.mode() & 0o002 != 0 || (data.mode() & 0o020 != 0 && !is_private())
+}
+
+/// Whether a group is the primary one of a user and of no other, and has no other member, by `/etc/passwd` and `/etc/group`.
+fn is_private_group(gid: u32, uid: u32, passwd: &str, group: &str) -> bool {
+    let field = |line: &'_ str, number: usize| line.split(':').nth(number).unwrap_or_default().to_owned();
+    let (uid, gid) = (uid.to_string(), gid.to_string());
+    let has_gid = |user: &&str| field(user, 3) == gid;
+    let (own, others): (Vec<&str>, Vec<&str>) = passwd.lines().partition(|user| field(user, 2) == uid);
+    let names: Vec<String> = own.iter().map(|user| field(user, 0)).collect();
+    let is_alone = |group: &str| {
+        field(group, 3).split(',').all(|member| member.is_empty() || names.iter().any(|name| name == member))
+    };
+    let mut groups = group.lines().filter(|line| field(line, 2) == gid);
+    own.iter().any(has_gid) && !others.iter().any(has_gid) && groups.all(is_alone)
 }
 
 /// Whether a user is none of this user namespace, as root is in a sandbox: the kernel shows such users by one number.
@@ -634,6 +676,20 @@ fn read_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
 #[cfg(test)]
 mod tests {
     use super::{is_loopback_authority, reachable};
+
+    #[test]
+    fn private_group_of_a_user_has_no_other_member() {
+        let passwd =
+            "root:x:0:0::/root:/bin/sh\nme:x:1000:1000::/h/me:/bin/sh\nyou:x:1001:1001::/h/you:/bin/sh\n";
+        let is_private = |passwd: &str, group: &str| super::is_private_group(1000, 1000, passwd, group);
+        assert!(is_private(passwd, "me:x:1000:\nyou:x:1001:me\n") && is_private(passwd, "me:x:1000:me\n"));
+        assert!(!is_private(passwd, "me:x:1000:you\n"), "another member");
+        assert!(!is_private(passwd, "me:x:1000:\nalias:x:1000:me,you\n"), "another name of the group");
+        let shared = format!("{passwd}third:x:1002:1000::/:/bin/sh\n");
+        assert!(!is_private(&shared, "me:x:1000:\n"), "the primary group of another user");
+        assert!(!super::is_private_group(1001, 1000, passwd, "you:x:1001:\n"), "not the user's own");
+        assert!(!is_private("root:x:0:0::/root:/bin/sh\n", "me:x:1000:\n"), "an unknown user");
+    }
 
     #[test]
     fn authority_of_loopback_is_told_from_one_of_the_network() {

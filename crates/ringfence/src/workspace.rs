@@ -9,6 +9,7 @@ use std::sync::Once;
 use anyhow::{Context, anyhow, bail};
 use ringfence_core::config::AgentSettings;
 use ringfence_core::paths::{DirectoryId, HostPath};
+use ringfence_workspace::executed::is_git_directory;
 use ringfence_workspace::git::lexical;
 use ringfence_workspace::{Directory, DirectoryError};
 
@@ -61,6 +62,7 @@ impl Workspace {
             bail!("the workspace {} is not a directory", path.display());
         }
         refuse_state(&real, &installation.state)?;
+        refuse_git_directory(&real)?;
         Self::at(&real).with_context(unusable)
     }
 
@@ -108,6 +110,29 @@ fn refuse_state(workspace: &Path, state: &Path) -> anyhow::Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Refuses a workspace in a git directory, where a run could write hooks and configuration that git executes. A working tree within
+/// one, as beside a bare repository, has a `.git` of its own; and a bare repository itself is protected where it is the workspace.
+fn refuse_git_directory(workspace: &Path) -> anyhow::Result<()> {
+    for directory in workspace.ancestors() {
+        if directory.join(".git").symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        let is_named = directory.file_name().is_some_and(|name| name == ".git");
+        let is_git = || Directory::open(directory).is_ok_and(|opened| is_git_directory(&opened));
+        if is_named || (directory != workspace && is_git()) {
+            return Err(advise(
+                anyhow!(
+                    "the workspace {} is in the git directory {}",
+                    workspace.display(),
+                    directory.display()
+                ),
+                "name a working tree; git executes what a run could write there",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A directory that cannot be used, with what to do about it.

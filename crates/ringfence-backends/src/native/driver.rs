@@ -50,6 +50,10 @@ impl Staged for Traceless<run::Built> {
         self.run.locations()
     }
 
+    fn stubs(&mut self) -> Vec<(PathBuf, Option<String>)> {
+        self.run.stubs()
+    }
+
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
         let Self { run, traces } = *self;
         let run = run.start()?;
@@ -119,7 +123,7 @@ impl Native {
             ));
         }
         let program = system::program(request)?;
-        let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
+        let hidden = [&system.secrets[..], &survey::state(&self.around)].concat();
         let survey = survey::look(request, &self.around, &hidden, &mut |_| ())?;
         survey.refuse_governing(request)?;
         let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
@@ -153,7 +157,7 @@ impl Native {
         let stand_ins = StandIns::share(workspace, plan::lock_id(&plan.request));
         let mut stand_ins = stand_ins.map_err(|error| run::not_locked(workspace, &error))?;
         let program = system::program(&plan.request)?;
-        let hidden = [&system.secrets[..], &survey::state(&self.around.state)].concat();
+        let hidden = [&system.secrets[..], &survey::state(&self.around)].concat();
         let mut reserve = |missing: &[survey::Missing]| {
             let placeholders = plan::early_placeholders(&plan.request, missing);
             stand_ins.answer_for(placeholders.clone());

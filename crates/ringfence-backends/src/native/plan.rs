@@ -11,7 +11,7 @@ use ringfence_linux::{Access, Base, Covered, Grant, Placeholder, Sandbox, StandI
 
 use super::limits::Bounded;
 use super::system::{Part, Program, System};
-use crate::shared::covers::{Cover, Shown, covers, hidden, shown};
+use crate::shared::covers::{Cover, Shown, covers, hidden, shown, stubs_of_others};
 use crate::shared::survey::{Missing, Survey};
 use crate::shared::{repositories, run};
 
@@ -163,13 +163,20 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         let id = *survey.ids.get(cover.source())?;
         Some(Covered { id, below: in_layer.then(|| cover.source().to_owned()) })
     };
+    // A stub of another run may be gone when it is to be covered, and needs no cover then.
     let covers = covers(survey, &seen).into_iter();
+    let is_stub = |cover: &Cover| {
+        matches!(cover, Cover::Hold { .. }) && survey.stubs_of_others.contains(cover.source())
+    };
+    let covers = covers.filter(|cover| !is_stub(cover));
     let covers = covers.map(|cover| {
         let covered = covered(&cover);
         step(cover, covered)
     });
     // The base has masked its own already.
     builder.steps.extend(covers.filter(|cover| !base.steps.contains(cover)));
+    let stubs = stubs_of_others(survey, &seen).into_iter().map(|target| Step::HoldStub { target });
+    builder.steps.extend(stubs);
     Sandbox {
         groups: Vec::new(),
         scope: false,

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::shared::survey::real;
 
-/// Places of which a run sees nothing. Most sockets are there, and resolving the path of each takes several calls.
+/// Places of which a run sees nothing, unless its program is there. Most sockets are there, and resolving the path of each takes several calls.
 const UNSEEN: [&str; 3] = ["/run/", "/var/run/", "/tmp/"];
 
 /// `SOCK_DIAG_BY_FAMILY`, and the types of messages that end an answer: `NLMSG_ERROR`, `NLMSG_DONE`.
@@ -44,7 +44,10 @@ const ANSWER_BYTES: usize = 32 << 10;
 /// The sockets below directories that are seen, links resolved.
 pub(super) fn below(seen: &[&Path]) -> io::Result<Vec<PathBuf>> {
     // Not every kernel has the first, and some containers refuse it.
-    let names = bound().or_else(|_| fs::read("/proc/net/unix").map(|table| listed(&table)))?;
+    let is_unseen = |place: &&str| !seen.iter().any(|seen| seen.starts_with(place));
+    let unseen: Vec<&str> = UNSEEN.into_iter().filter(is_unseen).collect();
+    let names =
+        bound(&unseen).or_else(|_| fs::read("/proc/net/unix").map(|table| listed(&table, &unseen)))?;
     let mut parents = BTreeMap::new();
     let mut found = Vec::new();
     for name in names {
@@ -60,12 +63,12 @@ pub(super) fn below(seen: &[&Path]) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Whether a name is a path that may be seen.
-fn may_be_seen(name: &[u8]) -> bool {
-    name.starts_with(b"/") && !UNSEEN.iter().any(|unseen| name.starts_with(unseen.as_bytes()))
+fn may_be_seen(name: &[u8], unseen: &[&str]) -> bool {
+    name.starts_with(b"/") && !unseen.iter().any(|unseen| name.starts_with(unseen.as_bytes()))
 }
 
 /// The names that sockets are bound to, as the kernel tells them.
-fn bound() -> io::Result<Vec<PathBuf>> {
+fn bound(unseen: &[&str]) -> io::Result<Vec<PathBuf>> {
     let flags = SocketFlags::CLOEXEC;
     let kernel =
         rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
@@ -75,7 +78,7 @@ fn bound() -> io::Result<Vec<PathBuf>> {
     loop {
         let (_, length) = rustix::net::recv(&kernel, &mut answer[..], RecvFlags::TRUNC)?;
         let answer = answer.get(..length).ok_or(io::ErrorKind::InvalidData)?;
-        if parse(answer, &mut names)? {
+        if parse(answer, unseen, &mut names)? {
             return Ok(names);
         }
     }
@@ -90,13 +93,13 @@ fn request() -> Vec<u8> {
 }
 
 /// Adds the names of one answer. Returns whether it is the last one.
-fn parse(mut answer: &[u8], names: &mut Vec<PathBuf>) -> io::Result<bool> {
+fn parse(mut answer: &[u8], unseen: &[&str], names: &mut Vec<PathBuf>) -> io::Result<bool> {
     while let Some((length, kind)) = message(answer) {
         let whole = answer.get(..length).ok_or(io::ErrorKind::InvalidData)?;
         match kind {
             DONE => return Ok(true),
             ERROR => return Err(io::ErrorKind::Unsupported.into()),
-            BY_FAMILY => names.extend(name(whole).filter(|name| may_be_seen(name)).map(path)),
+            BY_FAMILY => names.extend(name(whole).filter(|name| may_be_seen(name, unseen)).map(path)),
             _ => {}
         }
         answer = answer.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -127,12 +130,12 @@ fn name(message: &[u8]) -> Option<&[u8]> {
 }
 
 /// The names in the kernel's table, one a line, after seven other columns.
-fn listed(table: &[u8]) -> Vec<PathBuf> {
+fn listed(table: &[u8], unseen: &[&str]) -> Vec<PathBuf> {
     let names = table.split(|byte| *byte == b'\n').filter_map(|line| {
         let name = line.windows(2).position(|bytes| bytes == b" /")?;
         Some(&line[name + 1..])
     });
-    names.filter(|name| may_be_seen(name)).map(path).collect()
+    names.filter(|name| may_be_seen(name, unseen)).map(path).collect()
 }
 
 fn path(name: &[u8]) -> PathBuf {
@@ -144,7 +147,7 @@ mod tests {
     use std::os::unix::net::{UnixDatagram, UnixListener};
     use std::path::PathBuf;
 
-    use super::{below, bound, listed};
+    use super::{UNSEEN, below, bound, listed};
 
     #[test]
     fn sockets_below_a_directory_are_found_through_links() {
@@ -166,12 +169,21 @@ mod tests {
     }
 
     #[test]
+    fn sockets_beside_a_program_below_tmp_are_found() {
+        let place = tempfile::tempdir_in("/tmp").unwrap();
+        let packages = place.path().canonicalize().unwrap().join("node_modules");
+        std::fs::create_dir(&packages).unwrap();
+        let _listener = UnixListener::bind(packages.join("socket")).unwrap();
+        assert_eq!(below(&[&packages]).unwrap(), [packages.join("socket")]);
+    }
+
+    #[test]
     fn both_ways_to_ask_name_the_same_socket() {
         let place = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = place.path().join("a socket");
         let _listener = UnixListener::bind(&path).unwrap();
-        assert!(bound().unwrap().contains(&path));
-        assert!(listed(&std::fs::read("/proc/net/unix").unwrap()).contains(&path));
+        assert!(bound(&UNSEEN).unwrap().contains(&path));
+        assert!(listed(&std::fs::read("/proc/net/unix").unwrap(), &UNSEEN).contains(&path));
     }
 
     #[test]
@@ -181,6 +193,6 @@ mod tests {
             0: 00000002 00000000 00010000 0001 01 2 @abstract\n\
             0: 00000002 00000000 00010000 0001 01 3 /run/x\n\
             0: 00000003 00000000 00000000 0001 03 4\n";
-        assert_eq!(listed(table), [PathBuf::from("/opt/a b")]);
+        assert_eq!(listed(table, &UNSEEN), [PathBuf::from("/opt/a b")]);
     }
 }

@@ -1,6 +1,6 @@
 //! What of the host is seen inside, and what of that is held or hidden. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
@@ -72,10 +72,17 @@ pub(crate) fn covers(survey: &Survey, seen: &[Shown]) -> Vec<Cover> {
     let whole: BTreeSet<PathBuf> = whole.map(|cover| cover.target().to_owned()).collect();
     // Below a directory that is hidden there is nothing to cover.
     covers.retain(|cover| !is_within(cover.target(), &whole));
+    // A part of the system that a policy names is seen twice at one place, and one cover is enough.
+    let mut known = HashSet::new();
+    covers.retain(|cover| known.insert((cover.target().to_owned(), cover.is_hidden())));
     covers
 }
 
 impl Cover {
+    fn is_hidden(&self) -> bool {
+        matches!(self, Cover::Hide { .. })
+    }
+
     pub(crate) fn target(&self) -> &Path {
         match self {
             Cover::Hold { target, .. } | Cover::Hide { target, .. } => target,
@@ -88,6 +95,11 @@ impl Cover {
             Cover::Hold { source, .. } | Cover::Hide { source, .. } => source,
         }
     }
+}
+
+/// Where stub files of other runs are seen and could be written.
+pub(crate) fn stubs_of_others(survey: &Survey, seen: &[Shown]) -> Vec<PathBuf> {
+    survey.stubs_of_others.iter().flat_map(|path| places(seen, path, true)).collect()
 }
 
 /// Nothing, wherever a path is seen.

@@ -13,7 +13,7 @@ use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::{Files, GitAccess};
 
-use super::register::{CoverKind, CoveredPath, Entry, OtherRun, Tree, id_of};
+use super::register::{CoverKind, CoveredPath, Entry, OtherRun, StubPath, Tree, id_of};
 use super::survey::{Survey, short, writes};
 
 /// What a scan looks for in any directory, for other runs cover it. A run can rename the directories above it, but not what
@@ -102,7 +102,23 @@ pub(super) fn entry(request: &Request, survey: &Survey) -> Entry {
         let named = names.include(kind, path, &[]);
         covered.push(CoveredPath { kind, named, path: path.to_owned(), id: *id, parent });
     }
-    Entry { trees, covers: covered }
+    let is_written = |path: &Path| trees.iter().any(|tree| tree.write && is_strictly_below(path, &tree.path));
+    let stubs = survey.missing.iter().filter(|(path, _)| is_written(path));
+    let stubs = stubs.map(|(path, _)| StubPath { path: path.clone() }).collect();
+    Entry { trees, covers: covered, stubs }
+}
+
+/// Holds what active runs have reserved where this run can write, or it could fill or replace their stub directories. A run that
+/// was active before is not held off by this: what it changes is reported (`engine/src/executed.rs`).
+fn hold_stubs(survey: &mut Survey, own: &Entry, others: &[OtherRun]) {
+    let stubs = others.iter().filter(|other| other.is_active).flat_map(|other| &other.entry.stubs);
+    for StubPath { path } in stubs {
+        let is_written = own.trees.iter().any(|tree| tree.write && is_strictly_below(path, &tree.path));
+        let is_own = survey.missing.iter().any(|(own, _)| own == path);
+        if is_written && !is_own {
+            survey.stubs_of_others.insert(path.clone());
+        }
+    }
 }
 
 /// The paths that a policy names to hide or to protect.
@@ -269,6 +285,7 @@ fn can_enter<'p>(covers: &Covers<'p>, outer: &Path, inner: &Path) -> Option<&'p 
 /// cover.
 pub(super) fn keep_apart(survey: &mut Survey, own: &Entry, others: &[OtherRun]) -> Result<bool, LaunchError> {
     let mut is_changed = false;
+    hold_stubs(survey, own, others);
     let active = || others.iter().filter(|other| other.is_active);
     for tree in active().flat_map(|other| &other.entry.trees) {
         let is_below = |outer: &Tree| outer.write && is_strictly_below(&tree.path, &outer.path);

@@ -95,12 +95,22 @@ pub(crate) struct Tree {
     pub(crate) write: bool,
 }
 
+/// A stub file or directory of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StubPath {
+    #[serde(with = "ringfence_linux::path_bytes")]
+    pub(crate) path: PathBuf,
+}
+
 /// What the register says of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) trees: Vec<Tree>,
     /// What the run covers below the trees that it can write.
     pub(crate) covers: Vec<CoveredPath>,
+    /// The names that it reserves there. They go with the run, so they have no identity.
+    #[serde(default)]
+    pub(crate) stubs: Vec<StubPath>,
 }
 
 /// Another run in the register.
@@ -351,7 +361,7 @@ mod tests {
     fn place() -> (tempfile::TempDir, PathBuf, Entry) {
         let state = tempfile::tempdir().unwrap();
         fs::write(state.path().join(".env"), "x").unwrap();
-        let entry = Entry { trees: Vec::new(), covers: vec![covered(&state.path().join(".env"))] };
+        let entry = Entry { covers: vec![covered(&state.path().join(".env"))], ..Entry::default() };
         let register = state.path().join("active");
         (state, register, entry)
     }
@@ -434,7 +444,7 @@ mod tests {
         let mut long = entry.covers[0].clone();
         long.path = PathBuf::from("x".repeat(usize::try_from(MAX_ENTRY_BYTES).unwrap()));
         let mut first = Registration::begin(state.path(), &run(1)).unwrap();
-        let error = first.write(&Entry { trees: Vec::new(), covers: vec![long] }).unwrap_err();
+        let error = first.write(&Entry { covers: vec![long], ..Entry::default() }).unwrap_err();
         assert!(error.to_string().contains("more than"), "{error}");
         drop(first);
         assert_eq!(entries(&register), 0);

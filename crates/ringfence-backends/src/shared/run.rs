@@ -16,14 +16,14 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::locations::Locations;
 use ringfence_core::plan::{Request, Stdin, TerminalSize};
 use ringfence_gate::{Order, Report, Spec, StartProblem, Status, WireError};
-use ringfence_linux::Preparation;
+use ringfence_linux::{Preparation, StandIn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{ioctl_fionbio, ioctl_fionread};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::gate::Gate;
 use super::hidden_notice;
-use super::survey::Survey;
+use super::survey::{Survey, writes};
 use crate::GateProgram;
 
 /// How long a gate may take to start a program.
@@ -116,7 +116,7 @@ impl Idle {
         let input = (request.stdin == Stdin::Inherit).then(|| input.as_fd());
         self.gate.send(&Order::Build(spec), input).map_err(|error| lost(&error))?;
         let name = request.argv.first().cloned().unwrap_or_default();
-        Ok(Built { idle: self, name, notices: Vec::new(), locations: Vec::new() })
+        Ok(Built { idle: self, name, notices: Vec::new(), locations: Vec::new(), stubs: Vec::new() })
     }
 }
 
@@ -129,13 +129,22 @@ pub(crate) struct Built {
     notices: Vec<String>,
     /// Where directories are in the trees that were scanned.
     locations: Vec<(PathBuf, Locations)>,
+    /// The names that are reserved in the workspace.
+    stubs: Vec<(PathBuf, Option<String>)>,
 }
 
 impl Built {
     /// The same, with what the scan of the workspace has found.
     pub(crate) fn with_survey(self, mut survey: Survey, request: &Request) -> Self {
         let locations = std::mem::take(&mut survey.locations);
-        Self { notices: hidden_notice::notices(survey, request), locations, ..self }
+        let is_reserved = writes(request) && request.layer.is_none();
+        let missing = std::mem::take(&mut survey.missing).into_iter().filter(|_| is_reserved);
+        let stubs = missing.map(|(path, kind)| match kind {
+            StandIn::Directory => (path, None),
+            StandIn::File(text) => (path, Some(text)),
+        });
+        let stubs = stubs.collect();
+        Self { notices: hidden_notice::notices(survey, request), locations, stubs, ..self }
     }
 }
 
@@ -146,6 +155,10 @@ impl Staged for Built {
 
     fn locations(&mut self) -> Vec<(PathBuf, Locations)> {
         std::mem::take(&mut self.locations)
+    }
+
+    fn stubs(&mut self) -> Vec<(PathBuf, Option<String>)> {
+        std::mem::take(&mut self.stubs)
     }
 
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {

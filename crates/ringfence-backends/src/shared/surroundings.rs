@@ -18,6 +18,8 @@ pub struct Surroundings {
     pub home: PathBuf,
     /// Where ringfence keeps what lasts.
     pub state: PathBuf,
+    /// The state directories of the user's other installations.
+    pub other_states: Vec<PathBuf>,
     /// Where services of the person's session have their sockets.
     pub runtime: Option<PathBuf>,
     /// Variables that say where services of this machine are: those of [`VARIABLES`](crate::VARIABLES).

@@ -94,6 +94,8 @@ pub(crate) struct Survey {
     pub(crate) links: Vec<PathBuf>,
     /// Those of both that are not there, and what stands in for them; the outer ones first.
     pub(crate) missing: Vec<Missing>,
+    /// Stub files and directories of other active runs where this one can write.
+    pub(crate) stubs_of_others: BTreeSet<PathBuf>,
     /// The device and the number of the workspace.
     pub(crate) identity: (u64, u64),
     /// What is at the paths that are held or hidden below what the run sees.
@@ -229,9 +231,10 @@ pub(super) fn writes(request: &Request) -> bool {
     request.policy.files.workspace == WorkspaceAccess::ReadWrite
 }
 
-/// What ringfence itself keeps, which no run sees wherever it is.
-pub(crate) fn state(directory: &Path) -> Vec<(PathBuf, bool)> {
-    real(directory).into_iter().collect()
+/// What ringfence itself keeps, which no run sees wherever it is: its own state, and that of the user's other installations.
+pub(crate) fn state(around: &Surroundings) -> Vec<(PathBuf, bool)> {
+    let others = around.other_states.iter().filter(|path| **path != around.state);
+    [&around.state].into_iter().chain(others).filter_map(|path| real(path)).collect()
 }
 
 /// A path that a user asked to show, and what is there. Links were resolved when the run was accepted: one that is there now was
@@ -239,6 +242,14 @@ pub(crate) fn state(directory: &Path) -> Vec<(PathBuf, bool)> {
 fn shown(path: &str) -> Result<(PathBuf, DirectoryId), LaunchError> {
     let path: PathBuf = Path::new(path).components().collect();
     let name = path.display();
+    if path.parent().is_none() {
+        let message =
+            "/ cannot be shown as a whole: a run has a root of its own, with its own /proc, /dev and /tmp";
+        let failure = Failure::new(FailureClass::Refused, message);
+        return Err(LaunchError::Runtime(
+            failure.with_remedy("name the directories below it that the run needs"),
+        ));
+    }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let data = opened.map_err(io::Error::from).and_then(ringfence_workspace::Metadata::of);

@@ -6,11 +6,16 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ringfence_workspace::{EntryKind, Existing, Metadata};
+use ringfence_workspace::{Directory, EntryKind, Existing, Metadata};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::{CHANGED_MEANWHILE, Change, Changes, DELETED_MEANWHILE, Layer, LayerError, PERMISSIONS, What};
+
+/// Most files that are copied before they get their names: each holds two descriptors.
+const MAX_BATCH: usize = 128;
+/// Most files that are written to the disk one by one.
+const MAX_SYNCED_ALONE: usize = 4;
 
 /// What came of applying.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -31,11 +36,7 @@ impl Layer {
         // What has to go first, the innermost first; then what comes, the outermost first.
         let gone = chosen.iter().rev().filter(is_removal);
         let come = chosen.iter().filter(|change| !is_removal(change));
-        for change in gone.chain(come) {
-            let put = match &change.conflict {
-                Some(conflict) => Err(conflict.clone()),
-                None => self.put(change).map_err(|error| explain(&error)),
-            };
+        for (change, put) in self.put_all(gone.chain(come).copied()) {
             match put {
                 Ok(()) => done.applied.push(change.path.clone()),
                 Err(why) => done.conflicts.push((change.path.clone(), why)),
@@ -57,6 +58,90 @@ impl Layer {
         Ok(done)
     }
 
+    /// Applies changes in their order, files in batches: the data of a batch is on the disk before the first of its files gets its
+    /// name. Waiting for the disk once for each file took most of the time.
+    fn put_all<'c>(
+        &self,
+        changes: impl Iterator<Item = &'c Change>,
+    ) -> Vec<(&'c Change, Result<(), String>)> {
+        let mut results: Vec<(&Change, Result<(), String>)> = Vec::new();
+        let mut batch: Vec<(usize, Copied)> = Vec::new();
+        for change in changes {
+            let number = results.len();
+            let put = match &change.conflict {
+                Some(conflict) => Err(conflict.clone()),
+                None if self.is_file(change) => {
+                    self.copy_aside(change, number).map_err(|error| explain(&error)).map(|copied| {
+                        batch.push((number, copied));
+                    })
+                }
+                None => self.put(change).map_err(|error| explain(&error)),
+            };
+            results.push((change, put));
+            if batch.len() >= MAX_BATCH {
+                self.name_batch(&mut batch, &mut results);
+            }
+        }
+        self.name_batch(&mut batch, &mut results);
+        results
+    }
+
+    /// Gives the files of a batch their names.
+    fn name_batch(&self, batch: &mut Vec<(usize, Copied)>, results: &mut [(&Change, Result<(), String>)]) {
+        let synced = sync(batch.iter().map(|(_, copied)| &copied.file));
+        for (number, copied) in batch.drain(..) {
+            let Some((change, result)) = results.get_mut(number) else { continue };
+            let put = match &synced {
+                Ok(()) => self.name(change, &copied).and_then(|()| self.forget(change)),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            };
+            if put.is_err() {
+                let _ = copied.parent.remove_file(&copied.temporary);
+            }
+            *result = put.map_err(|error| explain(&error));
+        }
+    }
+
+    /// Whether a change brings a regular file.
+    fn is_file(&self, change: &Change) -> bool {
+        let comes = matches!(change.what, What::Added { .. } | What::Modified);
+        comes && self.upper.metadata(&change.path).is_ok_and(|data| data.kind() == EntryKind::File)
+    }
+
+    /// Copies a file to a temporary name beside its own.
+    fn copy_aside(&self, change: &Change, number: usize) -> io::Result<Copied> {
+        let data = self.upper.metadata(&change.path)?;
+        let (parent, _) = self.workspace.parent(&change.path)?;
+        let temporary = PathBuf::from(format!(".ringfence-apply-{}-{number}", std::process::id()));
+        let _ = parent.remove_file(&temporary);
+        let file = parent.create_file(&temporary, 0o600)?;
+        match self.copy(&change.path, &data, &file) {
+            Ok(()) => Ok(Copied { parent, temporary, file }),
+            Err(error) => {
+                let _ = parent.remove_file(&temporary);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a file that was copied its own name.
+    fn name(&self, change: &Change, copied: &Copied) -> io::Result<()> {
+        let existing = self.existing(change)?;
+        let name = change.path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        copied.parent.rename(&copied.temporary, Path::new(name), existing)
+    }
+
+    /// What is done with a file that has the name of a change. One that was changed since the run began stays.
+    fn existing(&self, change: &Change) -> io::Result<Existing> {
+        match change.what {
+            What::Modified if self.is_newer(&self.workspace.metadata(&change.path)?) => {
+                Err(io::Error::other(CHANGED_MEANWHILE))
+            }
+            What::Modified => Ok(Existing::Replace),
+            _ => Ok(Existing::Keep),
+        }
+    }
+
     fn put(&self, change: &Change) -> io::Result<()> {
         let path = &change.path;
         match &change.what {
@@ -73,26 +158,19 @@ impl Layer {
         }
     }
 
+    /// Puts a directory or a symbolic link into the workspace.
     fn place(&self, change: &Change) -> io::Result<()> {
         let (path, workspace) = (&change.path, &self.workspace);
-        let data = self.upper.metadata(path)?;
-        if data.kind() == EntryKind::Directory {
-            return workspace.create_directory(path, 0o700);
+        match self.upper.metadata(path)?.kind() {
+            EntryKind::Directory => return workspace.create_directory(path, 0o700),
+            EntryKind::Link => {}
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
         }
-        let existing = match change.what {
-            What::Modified => Existing::Replace,
-            _ => Existing::Keep,
-        };
-        if existing == Existing::Replace && self.is_newer(&workspace.metadata(path)?) {
-            return Err(io::Error::other(CHANGED_MEANWHILE));
-        }
+        let existing = self.existing(change)?;
         let (parent, name) = workspace.parent(path)?;
         let temporary = PathBuf::from(format!(".ringfence-apply-{}", std::process::id()));
         let _ = parent.remove_file(&temporary);
-        let made = match data.kind() {
-            EntryKind::Link => parent.create_link(&temporary, &self.upper.read_link(path)?),
-            _ => self.copy(path, &data, parent.create_file(&temporary, 0o600)?),
-        };
+        let made = parent.create_link(&temporary, &self.upper.read_link(path)?);
         let put = made.and_then(|()| parent.rename(&temporary, Path::new(name), existing));
         if put.is_err() {
             let _ = parent.remove_file(&temporary);
@@ -100,13 +178,13 @@ impl Layer {
         put
     }
 
-    fn copy(&self, path: &Path, data: &Metadata, mut to: File) -> io::Result<()> {
+    fn copy(&self, path: &Path, data: &Metadata, mut to: &File) -> io::Result<()> {
         copy_data(&mut self.upper.file(path)?, &mut to, data.length())?;
-        rustix::fs::fchmod(&to, rustix::fs::Mode::from_raw_mode(data.permissions() & PERMISSIONS))?;
+        rustix::fs::fchmod(to, rustix::fs::Mode::from_raw_mode(data.permissions() & PERMISSIONS))?;
         if let Some(modified) = time(data.modified()) {
             to.set_modified(modified)?;
         }
-        to.sync_all()
+        Ok(())
     }
 
     /// Gives a directory that was applied the permissions that it has in the overlay.
@@ -122,6 +200,29 @@ impl Layer {
         }
         self.upper.remove_file(&change.path)
     }
+}
+
+/// A file that was copied and has not its own name yet.
+struct Copied {
+    parent: Directory,
+    temporary: PathBuf,
+    file: File,
+}
+
+/// Waits until the data of files is on the disk: for few files one by one, for many with all else of their file systems, for
+/// waiting takes much longer than writing.
+fn sync<'f>(files: impl Iterator<Item = &'f File>) -> io::Result<()> {
+    let files: Vec<&File> = files.collect();
+    if files.len() <= MAX_SYNCED_ALONE {
+        return files.into_iter().try_for_each(File::sync_all);
+    }
+    let mut devices = HashSet::new();
+    for file in files {
+        if devices.insert(Metadata::of(file)?.id().device) {
+            rustix::fs::syncfs(file)?;
+        }
+    }
+    Ok(())
 }
 
 /// The changes whose path is wanted, and the new directories that they are in.
@@ -157,7 +258,7 @@ fn time((seconds, nanoseconds): (i64, i64)) -> Option<SystemTime> {
 }
 
 /// Copies the data of a file and leaves holes as they are.
-fn copy_data(from: &mut File, to: &mut File, length: u64) -> io::Result<()> {
+fn copy_data(from: &mut File, to: &mut &File, length: u64) -> io::Result<()> {
     to.set_len(length)?;
     let mut at = 0;
     while at < length {
@@ -168,9 +269,8 @@ fn copy_data(from: &mut File, to: &mut File, length: u64) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         };
         let end = rustix::fs::seek(&*from, SeekFrom::Hole(begin))?;
-        for file in [&mut *from, &mut *to] {
-            file.seek(io::SeekFrom::Start(begin))?;
-        }
+        from.seek(io::SeekFrom::Start(begin))?;
+        to.seek(io::SeekFrom::Start(begin))?;
         let copied = io::copy(&mut Read::take(&mut *from, end - begin), to)?;
         if copied == 0 {
             return Ok(());

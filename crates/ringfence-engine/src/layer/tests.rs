@@ -159,3 +159,23 @@ fn what_is_too_deep_is_a_conflict_and_the_rest_is_applied() {
     place.layer().discard().unwrap();
     assert!(!place.directory.path().join("run/layer").exists());
 }
+
+#[test]
+fn many_files_are_applied_in_batches_in_their_order() {
+    let place = Place::new();
+    place.write("workspace/changed", "before");
+    for number in 0..300 {
+        place.write(&format!("run/layer/upper/d{}/{number:03}", number % 3), number.to_string());
+    }
+    place.write("run/layer/upper/changed", "after");
+    let layer = place.layer();
+    let changes = layer.changes();
+    let applied = layer.apply(&changes, &|_| true).unwrap();
+    assert_eq!((applied.applied.len(), applied.conflicts.len()), (304, 0), "{:?}", applied.conflicts);
+    assert!(applied.applied.is_sorted());
+    let workspace = place.directory.path().join("workspace");
+    assert_eq!(std::fs::read_to_string(workspace.join("d2/299")).unwrap(), "299");
+    assert_eq!(std::fs::read_to_string(workspace.join("changed")).unwrap(), "after");
+    let names = std::fs::read_dir(workspace.join("d0")).unwrap().count();
+    assert_eq!(names, 100, "no temporary name is left");
+}
