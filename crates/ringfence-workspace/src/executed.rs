@@ -5,6 +5,7 @@
 //! is renamed or moved takes its files along as they are.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -235,26 +236,29 @@ fn of_family(name: &str) -> Option<ExecutedBy> {
 
 /// What executes a file of this path, if anything does.
 pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
-    if path.ends_with(".cargo/config.toml") || path.ends_with(".cargo/config") {
+    let parts: Vec<&OsStr> = path.iter().collect();
+    let (last, above) = parts.split_last()?;
+    let ends_with = |parts: &[&OsStr], names: &[&str]| {
+        let from = parts.len().checked_sub(names.len());
+        from.is_some_and(|from| parts[from..].iter().zip(names).all(|(part, name)| *part == *name))
+    };
+    if ends_with(&parts, &[".cargo", "config.toml"]) || ends_with(&parts, &[".cargo", "config"]) {
         return Some(ExecutedBy::PackageManager);
     }
-    if path.components().any(|part| part.as_os_str() == ".git") {
+    if parts.iter().any(|part| *part == ".git") {
         return Some(ExecutedBy::Git);
     }
-    if ["commondir", "config.worktree", "gitdir"].iter().any(|name| path.ends_with(name)) {
+    if ["commondir", "config.worktree", "gitdir"].iter().any(|name| last == name) {
         return Some(ExecutedBy::Git);
     }
-    if path.ends_with("tools/bazel") {
+    if ends_with(&parts, &["tools", "bazel"]) {
         return Some(ExecutedBy::PackageManager);
     }
-    let is_of_mise =
-        |above: &Path| [".config/mise", ".mise", "mise"].iter().any(|name| above.ends_with(name));
-    if path.extension().is_some_and(|end| end == "toml") && path.ancestors().skip(1).any(is_of_mise) {
+    let is_of_mise = |part: &&OsStr| *part == "mise" || *part == ".mise";
+    if Path::new(last).extension().is_some_and(|end| end == "toml") && above.iter().any(is_of_mise) {
         return Some(ExecutedBy::Shell);
     }
-    let known = |part: &std::ffi::OsStr| NAMES.iter().find(|(name, _)| part == *name).map(|(_, by)| *by);
-    let parts: Vec<_> = path.components().map(|part| part.as_os_str()).collect();
-    let (last, above) = parts.split_last()?;
+    let known = |part: &OsStr| NAMES.iter().find(|(name, _)| part == *name).map(|(_, by)| *by);
     let inside = above.iter().find(|part| CONTENTS.iter().any(|name| *part == name));
     let named = || known(last).or_else(|| of_family(last.to_str()?));
     inside.and_then(|part| known(part)).or_else(named)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::directory::{Directory, EntryKind};
+use crate::directory::{Directory, EntryKind, Metadata};
 use crate::file::ReadError;
 
 /// The name of the list in the directory of an overlay.
@@ -47,24 +47,34 @@ impl StubList {
 
     /// Those below a directory that are there and are not as they were made.
     pub fn changed(&self, root: &Directory) -> Vec<PathBuf> {
-        let is_there =
-            |path: &PathBuf| !root.metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        let paths = self.0.keys().filter(|path| is_there(path) && !self.is_untouched(root, path));
+        let look = |path: &PathBuf| match root.metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            other => Some(other.ok()),
+        };
+        let is_changed = |(path, content): &(&PathBuf, &StubContent)| {
+            look(path).is_some_and(|data| !is_as_made(root, path, content, data))
+        };
         // One that went in between is none.
-        paths.filter(|path| is_there(path)).cloned().collect()
+        let changed = self.0.iter().filter(is_changed).filter(|(path, _)| look(path).is_some());
+        changed.map(|(path, _)| path.clone()).collect()
     }
 
     /// Whether a path of the upper directory is a stub file that is still as it was made.
     pub fn is_untouched(&self, upper: &Directory, path: &Path) -> bool {
-        match self.0.get(path) {
-            None => false,
-            Some(None) => {
-                upper.directory(path).and_then(|inside| inside.entries(1)).is_ok_and(|names| names.is_empty())
-            }
-            Some(Some(content)) => {
-                let is_file = upper.metadata(path).is_ok_and(|data| data.kind() == EntryKind::File);
-                is_file && upper.read(path, content.len() as u64).is_ok_and(|text| text == content.as_bytes())
-            }
+        let content = self.0.get(path);
+        content.is_some_and(|content| is_as_made(upper, path, content, upper.metadata(path).ok()))
+    }
+}
+
+/// Whether something is as a stub is made. A file is read only if its length does not say so already.
+fn is_as_made(root: &Directory, path: &Path, content: &StubContent, data: Option<Metadata>) -> bool {
+    match content {
+        None => root.directory(path).and_then(|inside| inside.entries(1)).is_ok_and(|names| names.is_empty()),
+        Some(content) => {
+            let length = content.len() as u64;
+            data.is_some_and(|data| data.kind() == EntryKind::File && data.length() == length)
+                && (content.is_empty()
+                    || root.read(path, length).is_ok_and(|text| text == content.as_bytes()))
         }
     }
 }

@@ -22,6 +22,11 @@ use super::survey::{Survey, short, writes};
 pub(super) struct Known(HashMap<DirectoryId, BTreeMap<OsString, CoverKind>>);
 
 impl Known {
+    /// Whether other runs cover nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// How other runs cover what has this id and name.
     pub(super) fn kind(&self, id: DirectoryId, name: &OsStr) -> Option<CoverKind> {
         self.0.get(&id)?.get(name).copied()

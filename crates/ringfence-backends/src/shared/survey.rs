@@ -14,6 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::RandomState;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -357,7 +358,7 @@ impl Names<'_> {
     /// Whether an entry is a stub file that was made since the scan began. A file that another program made there is scanned.
     fn is_new_stub(&self, root: &Path, path: &Path) -> bool {
         self.is_workspace
-            && self.stubs.iter().any(|stub| stub == path)
+            && self.stubs.iter().any(|stub| stub.as_os_str() == path.as_os_str())
             && ringfence_linux::is_stand_in(&root.join(path))
     }
 }
@@ -811,8 +812,9 @@ impl Finds {
         if names.is_new_stub(root, path) {
             return Next::PassOver;
         }
-        let id = DirectoryId { device: visit.parent.id().device, inode: visit.inode };
-        let covered = names.known.kind(id, visit.name);
+        // Asked for only if it matters: it takes a call for each directory.
+        let id = || DirectoryId { device: visit.parent.id().device, inode: visit.inode };
+        let covered = (!names.known.is_empty()).then(|| names.known.kind(id(), visit.name)).flatten();
         let is_hidden = covered.is_some_and(CoverKind::is_hidden);
         if let Some(kind) = covered.filter(|_| !is_hidden) {
             self.covered.push((path.to_owned(), kind, visit.kind == EntryKind::Link));
@@ -850,7 +852,8 @@ impl Finds {
         if visit.kind == EntryKind::Socket {
             self.hidden.push((path.to_owned(), false));
         }
-        if visit.kind == EntryKind::File && names.governing.contains(&(id.device, id.inode)) {
+        let is_governing = || names.governing.contains(&(id().device, visit.inode));
+        if visit.kind == EntryKind::File && !names.governing.is_empty() && is_governing() {
             self.protected.push(path.to_owned());
         }
         self.hide_state(visit, beside);
@@ -899,11 +902,19 @@ impl Finds {
     }
 }
 
-/// The working tree of a path in a git directory.
+/// The working tree of a path in a git directory. The path is relative. It is asked for each name, so bytes are compared.
 fn git_tree(path: &Path) -> Option<&Path> {
     // The outermost one: what looks like a repository within a git directory is part of that.
-    let is_git = |above: &&Path| above.file_name().is_some_and(|name| name == ".git");
-    path.ancestors().skip(1).filter(is_git).last()?.parent()
+    let bytes = path.as_os_str().as_bytes();
+    let mut start = 0;
+    for part in bytes.split(|byte| *byte == b'/') {
+        let end = start + part.len();
+        if part == b".git" && end < bytes.len() {
+            return Some(Path::new(OsStr::from_bytes(&bytes[..start.saturating_sub(1)])));
+        }
+        start = end + 1;
+    }
+    None
 }
 
 /// Directories with so many hidden entries that each one alone would cost more than the whole is worth.
@@ -941,7 +952,7 @@ pub(super) fn short(path: &Path) -> String {
 }
 
 pub(super) fn add(paths: &mut Vec<PathBuf>, path: &Path) {
-    if !paths.iter().any(|known| known == path) {
+    if !paths.iter().any(|known| known.as_os_str() == path.as_os_str()) {
         paths.push(path.to_owned());
     }
 }
