@@ -56,7 +56,8 @@ pub(crate) fn is_in(path: &OsStr, program: &str) -> bool {
 /// Where cargo puts a program.
 pub(crate) fn built(profile: &str, program: &str) -> anyhow::Result<PathBuf> {
     let target = read(&["rustc", "--print", "host-tuple"]).context("rustc does not tell its target")?;
-    Ok(root().join("target").join(target).join(profile).join(program))
+    let directory = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(directory.join(target).join(profile).join(program))
 }
 
 /// Whether this is root.

@@ -336,6 +336,22 @@ fn a_branch_is_not_deleted_because_its_file_was_lost() {
     assert_eq!(place.host(&["branch", "--format=%(refname:short)"]), "main\nother");
 }
 
+#[test]
+fn a_repository_with_many_refs_is_imported_as_one_with_few() {
+    let place = Place::new();
+    let id = place.host(&["rev-parse", "main"]);
+    let lines: String = (0..1500).map(|number| format!("{id} refs/tags/release-{number:06}\n")).collect();
+    fs::write(place.work().join(".git/packed-refs"), lines).unwrap();
+    place.begin();
+    assert!(place.place().join("packed-refs").exists(), "too many to be noted with the rest");
+    let new = place.commit("2\n");
+    place.inside(&["tag", "-d", "release-000007"]);
+    let names: Vec<String> = place.import().refs.into_iter().map(|change| change.name).collect();
+    assert_eq!(names, ["refs/heads/main", "refs/tags/release-000007"]);
+    assert_eq!(place.host(&["rev-parse", "main"]), new);
+    assert_eq!(place.host(&["tag"]).lines().count(), 1499);
+}
+
 /// The branch of another working tree stays, or its next commit would undo what the run did.
 #[test]
 fn branches_of_other_working_trees_are_neither_moved_nor_deleted() {

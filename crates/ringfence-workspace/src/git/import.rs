@@ -355,7 +355,10 @@ impl Seen {
             notices: Vec::new(),
         };
         if refs_changed || seen.head_changed || seen.index_changed {
-            seen.before = refs::read_packed(place, Path::new(START_REFS))?.refs;
+            seen.before = match &start.refs {
+                Some(text) => refs::parse_packed(text).refs,
+                None => refs::read_packed(place, Path::new(START_REFS))?.refs,
+            };
             if refs_changed {
                 seen.look_at_refs(private, start)?;
             }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! PLACE/start.json    what the real git directory was like when the run began; the run does not see it
-//!       packed-refs   its refs at that time
+//!       packed-refs   its refs at that time, if they are many; few are in start.json
 //!       private/      what the run sees as its git directory
 //! ```
 
@@ -34,6 +34,8 @@ pub const MAX_INDEX_BYTES: u64 = 256 << 20;
 const MAX_SHARED_INDEXES: usize = 8;
 const MAX_LISTED: usize = 10_000;
 
+/// Most bytes of refs that are noted with the rest: making another file costs more than reading them again.
+const MAX_NOTED_REFS_BYTES: usize = 64 << 10;
 /// Most protected paths that are noted for the import, and most bytes of them.
 const MAX_PROTECTED: usize = 8192;
 const MAX_PROTECTED_BYTES: usize = 1 << 20;
@@ -67,6 +69,9 @@ pub(crate) struct Start {
     pub(crate) index: Option<Stamp>,
     /// The private index, as it was made.
     pub(crate) private_index: Option<Stamp>,
+    /// Its refs, in the format of `packed-refs`, if they are few. Otherwise they are in a file of their own.
+    #[serde(default)]
+    pub(crate) refs: Option<String>,
     /// The private `packed-refs`, as it was made.
     pub(crate) private_refs: Option<Stamp>,
     /// The private configuration, as it was made.
@@ -214,6 +219,7 @@ pub fn make(making: Making<'_>, refs_budget: &mut RefsBudget) -> Result<Made, Gi
         head,
         index: index.map(|(real, _)| real),
         private_index: index.map(|(_, private)| private),
+        refs: (text.len() <= MAX_NOTED_REFS_BYTES).then_some(text),
         private_refs,
         private_config,
         symbolic: symbolic(&refs),
@@ -379,7 +385,9 @@ impl Maker<'_> {
 
     /// Writes all refs into one file, and symbolic ones as they are. The host keeps the same text.
     fn refs(&self, refs: &Refs, text: &str) -> io::Result<Option<Stamp>> {
-        write_new(&self.making.place.join(START_REFS), text.as_bytes())?;
+        if text.len() > MAX_NOTED_REFS_BYTES {
+            write_new(&self.making.place.join(START_REFS), text.as_bytes())?;
+        }
         for (name, to) in symbolic(refs) {
             self.parents(&name)?;
             self.write(&name, format!("ref: {to}\n").as_bytes())?;

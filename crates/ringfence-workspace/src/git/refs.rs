@@ -193,6 +193,11 @@ pub(crate) fn read_packed(directory: &Directory, path: &Path) -> Result<Listed, 
         Err(error) if error.is_missing() => return Ok(Listed::default()),
         Err(source) => return Err(RefsError::Read { path: path.display().to_string(), source }),
     };
+    Ok(parse_packed(&text))
+}
+
+/// Parses a text in the format of `packed-refs`.
+pub(crate) fn parse_packed(text: &str) -> Listed {
     let mut listed = Listed::default();
     for line in text.lines().filter(|line| !line.starts_with(['#', '^'])) {
         let Some((id, name)) = line.split_once(' ').filter(|(id, name)| is_object_id(id) && is_sound(name))
@@ -205,7 +210,7 @@ pub(crate) fn read_packed(directory: &Directory, path: &Path) -> Result<Listed, 
             listed.passed_over += 1;
         }
     }
-    Ok(listed)
+    listed
 }
 
 /// Reads the files below `refs`. Those of earlier runs are passed over, so that their number does not matter.
