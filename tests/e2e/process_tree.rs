@@ -350,7 +350,12 @@ fn a_loud_stranger_on_the_pipe_does_not_hide_the_end() {
     ]);
     let it = place.pid("it.pid");
     let mut pipe = std::fs::OpenOptions::new().write(true).open(format!("/proc/{it}/fd/1")).unwrap();
-    std::thread::spawn(move || while std::io::Write::write_all(&mut pipe, &[b'y'; 4096]).is_ok() {});
+    // Loud, and not so loud that the run would be ended for what its log may hold.
+    std::thread::spawn(move || {
+        while std::io::Write::write_all(&mut pipe, &[b'y'; 4096]).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(6));
 }
 

@@ -73,14 +73,19 @@ pub(crate) fn covers(survey: &Survey, seen: &[Shown]) -> Vec<Cover> {
     // Below a directory that is hidden there is nothing to cover.
     covers.retain(|cover| !is_within(cover.target(), &whole));
     // A part of the system that a policy names is seen twice at one place, and one cover is enough.
+    // What is only held in its place and what is read-only are two: the second goes over the first.
     let mut known = HashSet::new();
-    covers.retain(|cover| known.insert((cover.target().to_owned(), cover.is_hidden())));
+    covers.retain(|cover| known.insert((cover.target().to_owned(), cover.is_hidden(), cover.is_writable())));
     covers
 }
 
 impl Cover {
     fn is_hidden(&self) -> bool {
         matches!(self, Cover::Hide { .. })
+    }
+
+    fn is_writable(&self) -> bool {
+        matches!(self, Cover::Hold { write: true, .. })
     }
 
     pub(crate) fn target(&self) -> &Path {
