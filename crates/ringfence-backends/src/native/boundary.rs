@@ -45,7 +45,7 @@ pub(super) fn look() -> Boundary {
 /// Whether somebody else has put a filter on this process, as containers do.
 fn filtered() -> bool {
     let mode = rustix::thread::secure_computing_mode();
-    mode.map_or(true, |mode| mode != rustix::thread::SecureComputingMode::Disabled)
+    mode != Ok(rustix::thread::SecureComputingMode::Disabled)
 }
 
 fn remedy(none: bool, root: bool, is: &dyn Fn(&str, &str) -> bool) -> String {
