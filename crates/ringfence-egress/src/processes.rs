@@ -85,18 +85,18 @@ fn is_gate(process: &Path) -> bool {
     status_field(process, "Name:").as_deref() == Some(GATE_NAME)
 }
 
-/// Whether a socket of this user is in the hands of a run. A process can keep its descriptors from being listed, as `sshd` does:
-/// where no holder is found, it is a run's if a process of a run does so.
+/// Whether a socket of this user is in the hands of a run. A process can keep its descriptors from being listed, as `sshd` does, and
+/// a socket can be on its way in a message, where nobody holds it: where no holder is found, it is a run's if one could have it.
 pub fn is_held_by_run(inode: u64) -> bool {
     match holders(inode) {
-        holders if holders.is_empty() => processes().any(|process| is_closed_process_of_run(&process)),
+        holders if holders.is_empty() => processes().any(|process| may_hold_unseen(&process)),
         holders => holders.iter().any(|process| is_below_gate(process)),
     }
 }
 
-/// Whether a process of a run of this user has descriptors that cannot be listed. The first process of a sandbox, a gate itself, is none: it holds
-/// no socket of a program.
-fn is_closed_process_of_run(process: &Path) -> bool {
+/// Whether a process of a run of this user could have a socket of this network without being seen to: its descriptors cannot be
+/// listed, or it is in this network. The first process of a sandbox, a gate itself, is none: it holds no socket of a program.
+fn may_hold_unseen(process: &Path) -> bool {
     let is_first = || {
         let pids = status_field(process, "NSpid:").unwrap_or_default();
         let pids: Vec<&str> = pids.split_whitespace().collect();
@@ -107,7 +107,10 @@ fn is_closed_process_of_run(process: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw().to_string();
     let is_own =
         status_field(process, "Uid:").is_some_and(|uids| uids.split_whitespace().next() == Some(&own));
-    is_own && fs::read_dir(process.join("fd")).is_err() && is_below_gate(process) && !is_first()
+    let network = |process: &Path| fs::read_link(process.join("ns/net")).ok();
+    let is_here = || network(process).is_none_or(|at| Some(at) == network(Path::new("/proc/self")));
+    let is_unseen = || fs::read_dir(process.join("fd")).is_err() || is_here();
+    is_own && is_below_gate(process) && is_unseen() && !is_first()
 }
 
 /// The process above another one.

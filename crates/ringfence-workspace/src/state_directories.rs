@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::file::read_bounded;
 
@@ -44,9 +44,9 @@ impl StateDirectories {
             return Ok(());
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.default)?;
-        let mut open = OpenOptions::new();
-        let file = open.create(true).append(true).read(true).mode(0o600).open(self.file())?;
-        flock(&file, FlockOperation::LockExclusive)?;
+        let file = self.open(OpenOptions::new().create(true).append(true).read(true).mode(0o600))?;
+        // Another program that holds it does not stop a run.
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let mut known = self.listed();
         if known.iter().any(|known| known == state) {
             return Ok(());
@@ -65,9 +65,25 @@ impl StateDirectories {
         self.default.join(FILE_NAME)
     }
 
+    /// Opens the list: a file of this user alone, in a directory of this user. With another user's home it could be anything.
+    fn open(&self, options: &mut OpenOptions) -> io::Result<File> {
+        let own = rustix::process::geteuid().as_raw();
+        let directory = fs::symlink_metadata(&self.default)?;
+        if !directory.is_dir() || directory.uid() != own {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let file = options.custom_flags(flags.cast_signed()).open(self.file())?;
+        let data = file.metadata()?;
+        match data.is_file() && data.uid() == own && data.nlink() == 1 && data.mode() & 0o022 == 0 {
+            true => Ok(file),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+
     /// What is in the list. One that cannot be read names nothing.
     fn listed(&self) -> Vec<PathBuf> {
-        let Ok(file) = File::open(self.file()) else { return Vec::new() };
+        let Ok(file) = self.open(OpenOptions::new().read(true)) else { return Vec::new() };
         let text = read_bounded(file, MAX_LIST_BYTES).unwrap_or_default();
         let text = String::from_utf8(text).unwrap_or_default();
         text.split_terminator('\0').map(PathBuf::from).filter(|path| path.is_absolute()).collect()
@@ -94,6 +110,33 @@ mod tests {
         assert_eq!(states.list(), [at("default"), at("one")]);
         let mode = fs::metadata(at("default/installations")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the files are the test's own")]
+    fn a_list_that_is_no_plain_file_of_the_user_is_neither_read_nor_written() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        for name in ["link", "fifo", "open", "linked"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::create_dir(at("one")).unwrap();
+        let victim = at("victim");
+        let listed = format!("{}\0", at("one").display());
+        fs::write(&victim, &listed).unwrap();
+        std::os::unix::fs::symlink(&victim, at("link/installations")).unwrap();
+        fs::hard_link(&victim, at("linked/installations")).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let fifo = at("fifo/installations");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        fs::write(at("open/installations"), &listed).unwrap();
+        fs::set_permissions(at("open/installations"), fs::Permissions::from_mode(0o666)).unwrap();
+        for name in ["link", "fifo", "open", "linked"] {
+            let states = StateDirectories::new(at(name));
+            assert_eq!(states.list(), [at(name)], "{name}");
+            assert!(states.add(&at("two")).is_err(), "{name}");
+        }
+        assert_eq!(fs::read_to_string(&victim).unwrap(), listed);
     }
 
     #[test]
