@@ -4,16 +4,19 @@
 //! share them: the last run removes them, as a lock on the workspace tells. Each is made new and deleted afterwards: a run in
 //! a directory above could have kept a descriptor of it, so none is ever moved to another workspace.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use ringfence_core::paths::{DirectoryId, STAND_IN_MARK};
 use rustix::fs::{
-    CWD, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, XattrFlags, flock, openat2, renameat_with,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat, XattrFlags,
+    fchmod, flock, fsetxattr, fstat, linkat, mkdirat, openat, openat2, renameat_with, setxattr, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
@@ -98,37 +101,32 @@ impl StandIns {
     /// other run ever takes it for a user's file. Files with the same text are names of one new file: making a file costs ten
     /// times as much as giving it another name.
     pub fn place(&mut self) -> io::Result<()> {
-        let mut made: Vec<(&StandIn, Aside)> = Vec::new();
+        let mut files: Vec<(&str, Aside<'_>)> = Vec::new();
         for (index, placeholder) in self.wanted.iter().enumerate().skip(self.placed) {
-            let held = self.hold(placeholder)?;
-            let (kind, placeholder) = (&placeholder.kind, &held.placeholder);
-            if fs::symlink_metadata(&placeholder.path).is_ok() {
-                continue;
-            }
-            let placed = match (kind, made.iter().find(|(made, _)| *made == kind)) {
-                (StandIn::File(_), Some((_, aside))) => {
-                    name_again(&aside.0.placeholder.path, &placeholder.path)
+            let held = self.hold(&placeholder.path)?;
+            let placed = match &placeholder.kind {
+                StandIn::Directory if held.is_there() => continue,
+                StandIn::Directory => {
+                    Aside::directory(self.hold(&placeholder.path)?.aside(index))?.put(&held)
                 }
-                _ => {
-                    let aside = Aside(self.hold(&Placeholder {
-                        path: self.wanted[index].path.with_file_name(name_aside(index)),
-                        kind: kind.clone(),
-                    })?);
-                    make(&aside.0.placeholder)?;
-                    let placed = match placeholder.kind {
-                        StandIn::Directory => put(&aside.0.placeholder.path, &placeholder.path),
-                        StandIn::File(_) => name_again(&aside.0.placeholder.path, &placeholder.path),
-                    };
-                    made.push((kind, aside));
-                    placed
-                }
+                StandIn::File(text) => match files.iter().find(|(made, _)| made == text) {
+                    Some((_, aside)) => aside.name_again(&held),
+                    None if held.is_there() => continue,
+                    None => {
+                        let aside = Aside::file(self.hold(&placeholder.path)?.aside(index), text)?;
+                        let placed = aside.name_again(&held);
+                        files.push((text, aside));
+                        placed
+                    }
+                },
             };
             match placed {
-                // Another run was faster.
+                // It was there, or another run was faster.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+        drop(files);
         self.placed = self.wanted.len();
         Ok(())
     }
@@ -146,80 +144,181 @@ fn open_known(path: &Path, id: Option<DirectoryId>) -> io::Result<File> {
     }
 }
 
-/// A placeholder in a directory that is held open: its path is by the descriptor, so it leads there whatever is renamed.
-struct Held {
-    placeholder: Placeholder,
-    /// The directory, unless it is the workspace itself.
-    _parent: Option<OwnedFd>,
+/// A name in a directory that is held open: it leads there whatever is renamed.
+struct Held<'a> {
+    directory: MaybeOwned<'a>,
+    name: OsString,
 }
 
-/// Something that was made under a name of its own, which goes with this.
-struct Aside(Held);
+/// A directory that is opened for one name in it, or that is open anyway.
+enum MaybeOwned<'a> {
+    Owned(OwnedFd),
+    Borrowed(BorrowedFd<'a>),
+}
 
-impl Drop for Aside {
-    fn drop(&mut self) {
-        take_away(&self.0.placeholder);
+impl AsFd for MaybeOwned<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Owned(descriptor) => descriptor.as_fd(),
+            Self::Borrowed(descriptor) => *descriptor,
+        }
     }
 }
 
-/// A name that no run can have taken beforehand.
-fn name_aside(index: usize) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    format!(".ringfence-{}-{index}-{:x}", std::process::id(), now.as_nanos())
+/// Which file it is: device and inode.
+type FileId = (u64, u64);
+
+impl<'a> Held<'a> {
+    /// The same directory, and a name in it that no run can have taken beforehand.
+    fn aside(self, index: usize) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let name = format!(".ringfence-{}-{index}-{:x}", std::process::id(), now.as_nanos());
+        Held { name: name.into(), ..self }
+    }
+
+    /// For the calls that take no descriptor of a directory.
+    fn path(&self) -> PathBuf {
+        let descriptor = self.directory.as_fd().as_raw_fd().to_string();
+        Path::new("/proc/self/fd").join(descriptor).join(&self.name)
+    }
+
+    fn stat(&self) -> Result<Stat, Errno> {
+        statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn is_there(&self) -> bool {
+        self.stat().is_ok()
+    }
+
+    fn remove(&self, kind: &StandIn) {
+        let flags = match kind {
+            StandIn::Directory => AtFlags::REMOVEDIR,
+            StandIn::File(_) => AtFlags::empty(),
+        };
+        let _ = unlinkat(&self.directory, &self.name, flags);
+    }
 }
 
-/// Gives a file another name, where nothing is.
-fn name_again(file: &Path, name: &Path) -> Result<(), Errno> {
-    rustix::fs::linkat(CWD, file, CWD, name, rustix::fs::AtFlags::empty())
+/// Something that was made under a name of its own.
+struct Aside<'a> {
+    held: Held<'a>,
+    /// The file, whose own name goes with this.
+    file: Option<FileId>,
+}
+
+impl<'a> Aside<'a> {
+    fn directory(held: Held<'a>) -> io::Result<Self> {
+        mkdirat(&held.directory, &held.name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
+        let marked = setxattr(held.path(), STAND_IN_MARK, b"1", XattrFlags::empty());
+        if let Err(error) = marked {
+            held.remove(&StandIn::Directory);
+            return Err(unmarked(error));
+        }
+        Ok(Self { held, file: None })
+    }
+
+    fn file(held: Held<'a>, text: &str) -> io::Result<Self> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(&held.directory, &held.name, flags, Mode::RUSR | Mode::WUSR)?;
+        let mut file = File::from(file);
+        let data = fstat(&file)?;
+        let aside = Self { held, file: Some((data.st_dev, data.st_ino)) };
+        file.write_all(text.as_bytes())?;
+        fsetxattr(&file, STAND_IN_MARK, b"1", XattrFlags::empty()).map_err(unmarked)?;
+        // It gets several names: what a user writes to one of them would be in all of them, and stay there. Only now, for
+        // a file that cannot be written cannot be marked.
+        fchmod(&file, Mode::RUSR | Mode::RGRP | Mode::ROTH)?;
+        Ok(aside)
+    }
+
+    /// Moves it to where nothing is. What cannot be moved is removed.
+    fn put(self, to: &Held<'_>) -> Result<(), Errno> {
+        let (from, flags) = (&self.held, RenameFlags::NOREPLACE);
+        let put = renameat_with(&from.directory, &from.name, &to.directory, &to.name, flags);
+        if put.is_err() {
+            from.remove(&StandIn::Directory);
+        }
+        put
+    }
+
+    /// Gives it another name, where nothing is.
+    fn name_again(&self, to: &Held<'_>) -> Result<(), Errno> {
+        let from = &self.held;
+        linkat(&from.directory, &from.name, &to.directory, &to.name, AtFlags::empty())
+    }
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        let is_it = |file: FileId| self.held.stat().is_ok_and(|data| (data.st_dev, data.st_ino) == file);
+        if self.file.is_some_and(is_it) {
+            let _ = unlinkat(&self.held.directory, &self.held.name, AtFlags::empty());
+        }
+    }
+}
+
+fn unmarked(error: Errno) -> io::Error {
+    io::Error::other(format!("this file system has no marks for files (user.*): {error}"))
 }
 
 impl StandIns {
-    /// Opens the directory that a placeholder is in, beneath the workspace if it is there, and through no link.
-    fn hold(&self, placeholder: &Placeholder) -> io::Result<Held> {
-        let path = &placeholder.path;
+    /// Opens the directory that a path is in, beneath the workspace if it is there, and through no link.
+    fn hold(&self, path: &Path) -> io::Result<Held<'_>> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let none = ResolveFlags::NO_SYMLINKS;
-        let opened = match parent.strip_prefix(&self.path) {
-            Ok(below) if below.as_os_str().is_empty() => None,
-            Ok(below) => {
-                Some(openat2(&self.workspace, below, flags, Mode::empty(), none | ResolveFlags::BENEATH)?)
-            }
-            Err(_) => Some(openat2(CWD, parent, flags, Mode::empty(), none)?),
+        let beneath = none | ResolveFlags::BENEATH;
+        let directory = match parent.strip_prefix(&self.path) {
+            Ok(below) if below.as_os_str().is_empty() => MaybeOwned::Borrowed(self.workspace.as_fd()),
+            Ok(below) => MaybeOwned::Owned(openat2(&self.workspace, below, flags, Mode::empty(), beneath)?),
+            Err(_) => MaybeOwned::Owned(openat2(CWD, parent, flags, Mode::empty(), none)?),
         };
-        let descriptor = opened.as_ref().map_or(self.workspace.as_raw_fd(), AsRawFd::as_raw_fd);
-        let path = Path::new("/proc/self/fd").join(descriptor.to_string()).join(name);
-        Ok(Held { placeholder: Placeholder { path, kind: placeholder.kind.clone() }, _parent: opened })
+        Ok(Held { directory, name: name.to_owned() })
     }
 
     /// Moves an empty directory away, and returns whether it is gone. One that turns out not to be empty comes back.
-    fn discard(&self, placeholder: &Placeholder, index: usize) -> bool {
-        let Some(name) = self.discarded.as_ref().filter(|_| placeholder.kind == StandIn::Directory) else {
-            return false;
-        };
+    fn discard(&self, held: &Held<'_>, index: usize) -> bool {
+        let Some(name) = &self.discarded else { return false };
         let mut away = name.clone().into_os_string();
         away.push(format!("-{index}"));
         let away = PathBuf::from(away);
+        let (directory, name, flags) = (&held.directory, &held.name, RenameFlags::NOREPLACE);
         // One that is not empty is not moved at all, as far as it can be known.
-        if !is_empty(&placeholder.path) || put(&placeholder.path, &away).is_err() {
+        if !is_empty(&held.path()) || renameat_with(directory, name, CWD, &away, flags).is_err() {
             return false;
         }
-        is_empty(&away) || put(&away, &placeholder.path).is_err()
+        is_empty(&away) || renameat_with(CWD, &away, directory, name, flags).is_err()
+    }
+
+    /// Takes one away if it is as it was made. `known` are files that were looked at, with
+    /// their text: they have several names.
+    fn take_away<'a>(&'a self, index: usize, known: &mut Vec<(FileId, &'a str)>) {
+        let Placeholder { path, kind } = &self.wanted[index];
+        let Ok(held) = self.hold(path) else { return };
+        let Ok(data) = held.stat() else { return };
+        let id = (data.st_dev, data.st_ino);
+        let is_stub = match kind {
+            StandIn::Directory => is_marked(&held.path()) && !self.discard(&held, index),
+            StandIn::File(text) if known.contains(&(id, text)) => true,
+            StandIn::File(text) => is_marked(&held.path()) && is_file_of(&held.path(), &data, text),
+        };
+        if is_stub {
+            held.remove(kind);
+        }
+        if let (true, StandIn::File(text)) = (is_stub, kind) {
+            known.push((id, text));
+        }
     }
 }
 
 impl Drop for StandIns {
     fn drop(&mut self) {
         if flock(&self.workspace, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let mut known = Vec::new();
             // The innermost first.
-            for (index, placeholder) in self.wanted.iter().enumerate().rev() {
-                let Ok(Held { placeholder, _parent }) = self.hold(placeholder) else { continue };
-                if is_marked(&placeholder.path) && !self.discard(&placeholder, index) {
-                    take_away(&placeholder);
-                }
-            }
+            (0..self.wanted.len()).rev().for_each(|index| self.take_away(index, &mut known));
         }
     }
 }
@@ -242,52 +341,14 @@ fn is_marked(path: &Path) -> bool {
     rustix::fs::lgetxattr(path, STAND_IN_MARK, &mut [0u8; 8]).is_ok()
 }
 
-/// Moves something to where nothing is.
-fn put(from: &Path, to: &Path) -> Result<(), Errno> {
-    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+fn size(text: &str) -> i64 {
+    i64::try_from(text.len()).unwrap_or(i64::MAX)
 }
 
-/// Makes a stand-in and marks it.
-fn make(placeholder: &Placeholder) -> io::Result<()> {
-    let unmarked =
-        |error: Errno| io::Error::other(format!("this file system has no marks for files (user.*): {error}"));
-    match &placeholder.kind {
-        StandIn::Directory => {
-            fs::create_dir(&placeholder.path)?;
-            rustix::fs::setxattr(&placeholder.path, STAND_IN_MARK, b"1", XattrFlags::empty())
-                .map_err(unmarked)
-        }
-        StandIn::File(text) => {
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&placeholder.path)?;
-            file.write_all(text.as_bytes())?;
-            rustix::fs::fsetxattr(&file, STAND_IN_MARK, b"1", XattrFlags::empty()).map_err(unmarked)?;
-            // It gets several names: what a user writes to one of them would be in all of them, and stay there. Only now, for
-            // a file that cannot be written cannot be marked.
-            Ok(rustix::fs::fchmod(&file, Mode::RUSR | Mode::RGRP | Mode::ROTH)?)
-        }
-    }
-}
-
-/// Takes something away that is as a stand-in is made.
-fn take_away(placeholder: &Placeholder) {
-    let _ = match &placeholder.kind {
-        StandIn::Directory => fs::remove_dir(&placeholder.path),
-        StandIn::File(_) if as_made(placeholder) => fs::remove_file(&placeholder.path),
-        StandIn::File(_) => Ok(()),
-    };
-}
-
-/// Whether something is just what a stand-in is.
-fn as_made(placeholder: &Placeholder) -> bool {
-    let path = &placeholder.path;
-    let Ok(data) = fs::symlink_metadata(path) else { return false };
-    match &placeholder.kind {
-        StandIn::Directory => data.is_dir() && is_empty(path),
-        StandIn::File(text) => {
-            let like_it = data.is_file() && data.len() == text.len() as u64;
-            like_it && (text.is_empty() || fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes()))
-        }
-    }
+/// Whether it is a file with just this text.
+fn is_file_of(path: &Path, data: &Stat, text: &str) -> bool {
+    let is_alike = FileType::from_raw_mode(data.st_mode).is_file() && data.st_size == size(text);
+    is_alike && (text.is_empty() || fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes()))
 }
 
 #[cfg(test)]
