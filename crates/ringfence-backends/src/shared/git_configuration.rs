@@ -14,10 +14,6 @@ use ringfence_workspace::git::{Budget, Configuration, Found, Located, Reach, lin
 
 use super::survey::{Survey, add, writes};
 
-/// Configuration files that git reads for every repository, besides those of the home.
-const SYSTEM_CONFIGURATION: &str = "/etc/gitconfig";
-/// The same in the home.
-const HOME_CONFIGURATION: [&str; 2] = [".gitconfig", ".config/git/config"];
 /// What all configurations of a start may take together.
 const TOTAL: Budget = Budget { files: 512, bytes: 16 << 20, values: 1024, hooks: 50_000, links: 1024 };
 /// Most paths that all configurations protect, that those of the user do, and that one below the workspace does.
@@ -65,10 +61,8 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
         return;
     }
     survey.user_git = UserGit { home: home.to_owned(), roots: roots.clone(), ..UserGit::default() };
-    let of_home = HOME_CONFIGURATION.map(|name| home.join(name));
-    let files = [PathBuf::from(SYSTEM_CONFIGURATION)].into_iter().chain(of_home);
     let hooks = follow(survey, Of::User(&roots), |follower| {
-        let user = follower.read(files);
+        let user = follower.read(Configuration::files_of_user(home));
         follower.files(&user);
         user.templates.iter().for_each(|value| follower.template(value, workspace));
         if *found == Found::Nothing {

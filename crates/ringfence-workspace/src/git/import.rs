@@ -771,7 +771,7 @@ impl Importer<'_> {
         let files = [self.start.common.join("config"), self.start.own().join("config.worktree")];
         let reach = Reach { home: Path::new("/nonexistent"), within: None };
         let hooks = self.start.common.join("hooks");
-        let located = configured(files, hooks, &tree, reach, Budget::OF_USER);
+        let located = configured(files, Some(hooks), &tree, reach, &mut Budget::OF_USER.clone()).located;
         let below = |path: PathBuf| {
             let below = path.strip_prefix(&tree).ok()?.to_owned();
             (!below.as_os_str().is_empty() && !below.starts_with(".git")).then_some(below)
