@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::git::{exec, exec_at, git, repository, trap};
+use crate::git::{assert_reported, exec, exec_at, git, repository, trap};
 use crate::support::Place;
 
 /// A file system monitor that shows that git executed it.
@@ -175,6 +175,85 @@ fn hooks_of_a_repository_above_the_workspace_are_protected() {
     let ran = exec_at(&place, &package, "mkdir -p hooks; echo x > hooks/pre-commit");
     assert_ne!(ran.code(), 0, "{}", ran.stderr);
     assert!(!package.join("hooks").exists());
+}
+
+/// What git executes in or above a directory that a run may write besides its workspace.
+#[test]
+fn hooks_of_repositories_around_another_writable_directory_are_protected() {
+    for (value, write, hooks) in [
+        ("pkg/hooks", "pkg", "pkg/hooks"),
+        ("deep/../pkg/hk", "pkg", "pkg/hk"),
+        ("tools", ".", "tools"),
+        (".git/mine", ".", ".git/mine"),
+    ] {
+        let place = Place::new();
+        let other = place.home().join("other");
+        repository(&other);
+        let other = other.canonicalize().unwrap();
+        fs::create_dir_all(other.join("pkg")).unwrap();
+        assert!(git(&other, &["config", "core.hooksPath", value]).0);
+        assert!(git(&other, &["config", "include.path", "../pkg/inc"]).0);
+        let mark = trap(&place).1;
+        let script = format!(
+            "cd {other}/{write}; echo 1 > {other}/pkg/free; mkdir -p {other}/{hooks}; \
+             printf '#!/bin/sh\ntouch {mark}\n' > {other}/{hooks}/pre-commit; chmod +x {other}/{hooks}/pre-commit; \
+             printf '[core]\n\tfsmonitor = touch {mark}\n' > {other}/pkg/inc; \
+             for f in .git/hooks/pre-commit .git/config; do printf '[core]\n\tfsmonitor = touch {mark}\n' > {other}/$f; done",
+            other = other.display(),
+            mark = mark.display()
+        );
+        let write = other.join(write).canonicalize().unwrap();
+        let ran = place.run(&[
+            "exec",
+            "--mode",
+            "native",
+            "--write",
+            write.to_str().unwrap(),
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        assert!(other.join("pkg/free").exists(), "{value}: {}", ran.stderr);
+        status(&place, &other);
+        git(&other, &["commit", "-q", "--allow-empty", "-m", "x"]);
+        assert!(!mark.exists(), "{value}: git executed what the run wrote: {}", ran.stderr);
+        assert!(!other.join(hooks).join("pre-commit").exists(), "{value}");
+    }
+}
+
+/// With `files.git: direct` nothing of it is protected, and all of it is reported.
+#[test]
+fn hooks_of_a_repository_above_a_writable_directory_are_reported() {
+    let place = Place::new();
+    let other = place.home().join("other");
+    repository(&other);
+    let write = other.canonicalize().unwrap().join("pkg");
+    fs::create_dir_all(&write).unwrap();
+    assert!(git(&other, &["config", "core.hooksPath", "pkg/hooks"]).0);
+    let policy = place.home().join("direct.json");
+    fs::write(&policy, r#"{"extends": "standard", "files": {"git": "direct"}}"#).unwrap();
+    let (policy, name) = (policy.to_str().unwrap(), write.to_str().unwrap());
+    let script = format!("mkdir {name}/hooks; echo x > {name}/hooks/pre-commit");
+    let words = ["exec", "--mode", "native", "--policy", policy, "--write", name, "--", "sh", "-c", &script];
+    place.run(&words).expect_code(0);
+    assert_reported(&place, &format!("{name}/hooks/pre-commit"));
+}
+
+/// A submodule's hooks outside of it are not protected, for a run may have made the configuration.
+#[test]
+fn hooks_outside_of_a_submodule_are_told() {
+    let place = Place::new();
+    let library = place.home().join("library");
+    repository(&library);
+    repository(&place.work());
+    let add = ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add"];
+    assert!(git(&place.work(), &[&add[..], &[library.to_str().unwrap(), "sub"]].concat()).0);
+    assert!(git(&place.work().join("sub"), &["config", "core.hooksPath", "../hk"]).0);
+    exec(&place, "true").expect_code(0);
+    let hooks = place.work().canonicalize().unwrap().join("hk");
+    let (told, notices) = (format!("{}, which the git configuration", hooks.display()), notices(&place));
+    assert!(notices.iter().any(|notice| notice.contains(&told)), "{notices:?}");
 }
 
 #[test]

@@ -76,10 +76,23 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
     if *found != Found::Nothing {
         follow_own(&configuration_files(found, workspace, home), workspace, &roots, survey);
     }
-    for above in workspace.ancestors().skip(1).filter(|above| has_git(above)) {
+    for above in above(workspace, &roots) {
         let files = Configuration::files_of(above, Reach { home, within: None });
         follow_own(&files, above, &roots, survey);
     }
+}
+
+/// Working trees above the workspace and other directories that a run may write. One in such a directory is found by its scan.
+fn above<'p>(workspace: &'p Path, roots: &'p [PathBuf]) -> Vec<&'p Path> {
+    let mut above: Vec<&Path> = workspace.ancestors().skip(1).collect();
+    for root in roots.iter().filter(|root| *root != workspace) {
+        let is_written = |path: &Path| roots.iter().any(|root| path.starts_with(root));
+        let new = root.ancestors().skip(1).filter(|path| !above.contains(path) && !is_written(path));
+        let new: Vec<&Path> = new.collect();
+        above.extend(new);
+    }
+    above.retain(|path| has_git(path));
+    above
 }
 
 /// Protects what the configuration of a repository names that is not below the workspace.
