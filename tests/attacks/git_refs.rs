@@ -555,3 +555,35 @@ fn bare_repository_in_commits_of_an_overlay_is_reported() {
     let applied = place.run(&["apply", "last"]).expect_code(0);
     assert!(applied.stderr.contains("t/HEAD"), "{} {}", applied.stdout, applied.stderr);
 }
+
+/// Files of an overlay that git executes are marked where it is shown, applied and in the result of the run.
+#[test]
+fn bare_repository_in_an_overlay_is_reported() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    // One that the run completes alone.
+    fs::create_dir_all(work.join("u/refs")).unwrap();
+    fs::write(work.join("u/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(work.join("u/refs/k"), "").unwrap();
+    overlay(
+        &place,
+        &format!(
+            "{BARE}; mkdir t/hooks u/objects; echo x > t/hooks/post-checkout; echo x > u/objects/k; echo x > plain"
+        ),
+    );
+    let found = result(&place);
+    for path in ["t/HEAD", "u/HEAD"] {
+        let file = find(&found["executed_later"], "path", path);
+        assert!(file["why"].as_str().unwrap().starts_with("git executes"), "{found}");
+    }
+    let shown = place.run(&["diff", "last", "--json"]).expect_code(0).json();
+    let list = if shown.is_array() { &shown } else { &shown["changes"] };
+    let marked = list.as_array().unwrap().iter().filter(|change| change["executed_later"].is_string());
+    let mut marked: Vec<&str> = marked.map(|change| change["path"].as_str().unwrap()).collect();
+    marked.sort_unstable();
+    assert_eq!(marked[..3], ["t/HEAD", "t/config", "t/hooks/post-checkout"], "{shown}");
+    assert!(marked.len() == 4 && marked[3].starts_with("u/objects"), "{shown}");
+    let applied = place.run(&["apply", "last"]).expect_code(0);
+    assert!(applied.stderr.contains("t/HEAD (git executes"), "{} {}", applied.stdout, applied.stderr);
+}

@@ -21,6 +21,7 @@ use ringfence_workspace::git::{Found, INDEX, Kind, Repository};
 use ringfence_workspace::{Directory, StubContent, StubList};
 
 use self::configured::ConfiguredSearch;
+use crate::layer::Layer;
 
 mod configured;
 
@@ -81,6 +82,15 @@ enum GitAccessOfTree {
     IsGitDirectory,
 }
 
+impl GitAccessOfTree {
+    fn of(files: &Files) -> Self {
+        match files.git {
+            GitAccess::Direct => GitAccessOfTree::Writable,
+            GitAccess::Private | GitAccess::ReadOnly => GitAccessOfTree::Protected,
+        }
+    }
+}
+
 /// A directory that a run could write, behind a boundary.
 #[derive(Debug)]
 struct Tree {
@@ -88,6 +98,8 @@ struct Tree {
     /// What its paths are shown below: nothing for the workspace.
     prefix: PathBuf,
     git: GitAccessOfTree,
+    /// The workspace, if the tree is the overlay over it.
+    lower: Option<PathBuf>,
     /// Where its directories were when the run began, if that is known. More is reported otherwise.
     locations: Option<Locations>,
     /// The names that were reserved in it. What is there in their place another process made: a run in a directory above, if not
@@ -100,7 +112,7 @@ type FoundInTree = (Report, Vec<PathBuf>);
 
 impl Tree {
     fn new(root: PathBuf, prefix: PathBuf, git: GitAccessOfTree) -> Self {
-        Self { root, prefix, git, locations: None, stubs: StubList::default() }
+        Self { root, prefix, git, lower: None, locations: None, stubs: StubList::default() }
     }
 
     fn name(&self) -> String {
@@ -114,8 +126,10 @@ impl Tree {
     fn search(&self, marks: Marks) -> std::io::Result<FoundInTree> {
         let Marks { since, unseen, deadline } = marks;
         let writes_git = self.git != GitAccessOfTree::Protected;
-        let look_for = Search { since, locations: self.locations.as_ref(), writes_git, unseen, deadline };
-        let directory = Directory::open(&self.root).map_err(std::io::Error::other)?;
+        let open = |path: &PathBuf| Directory::open(path).map_err(std::io::Error::other);
+        let (directory, lower) = (open(&self.root)?, self.lower.as_ref().map(open).transpose()?);
+        let (locations, lower) = (self.locations.as_ref(), lower.as_ref());
+        let look_for = Search { since, locations, writes_git, lower, unseen, deadline };
         let report = match self.git {
             GitAccessOfTree::IsGitDirectory => search_git_directory(&directory, look_for),
             GitAccessOfTree::Protected | GitAccessOfTree::Writable => search(&directory, look_for)?,
@@ -170,10 +184,7 @@ impl Trees {
             return Self { trees: Vec::new(), home };
         }
         let writes = files.workspace == WorkspaceAccess::ReadWrite && !layer;
-        let git = match files.git {
-            GitAccess::Direct => GitAccessOfTree::Writable,
-            GitAccess::Private | GitAccess::ReadOnly => GitAccessOfTree::Protected,
-        };
+        let git = GitAccessOfTree::of(files);
         let own = writes.then(|| Tree::new(workspace.to_owned(), PathBuf::new(), git));
         let more = files.write.iter().filter_map(|path| std::fs::canonicalize(path).ok());
         let more = more.filter(|path| path.is_dir());
@@ -193,11 +204,16 @@ impl Trees {
     pub(crate) fn scanned(
         files: &Files,
         (workspace, home): (&Path, &Path),
-        layer: bool,
+        layer: Option<&Path>,
         mut scanned: Vec<(PathBuf, Locations)>,
         stubs: &[(PathBuf, StubContent)],
     ) -> Self {
-        let mut trees = Self::new(files, workspace, home, layer);
+        let mut trees = Self::new(files, workspace, home, layer.is_some());
+        if let Some(layer) = layer {
+            let git = GitAccessOfTree::of(files);
+            let overlay = Tree::new(Layer::upper_of(layer), PathBuf::new(), git);
+            trees.trees.push(Tree { lower: Some(workspace.to_owned()), ..overlay });
+        }
         for tree in &mut trees.trees {
             let found = scanned.iter().position(|(root, _)| *root == tree.root);
             tree.locations = found.map(|index| scanned.swap_remove(index).1);

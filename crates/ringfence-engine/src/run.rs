@@ -258,7 +258,7 @@ pub fn run(
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
     let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
-    let trees = Trees::scanned(&plan.request.policy.files, seen_from, job.layer, scanned, &stubs);
+    let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
     notices.extend(lost.iter().cloned());
     let record = record(job, backend, &plan, &redactor, &notices);

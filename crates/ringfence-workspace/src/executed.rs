@@ -19,10 +19,13 @@ use crate::{Bounds, Directory, EntryKind, Metadata, Next, ReadError, Visit, walk
 
 mod git_directory;
 
-pub use self::git_directory::is_git_directory;
+pub use self::git_directory::{is_git_directory, is_git_directory_in_overlay};
 
 /// How much is searched.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 300_000 };
+/// What makes a directory a repository without a working tree, or is executed in one.
+const PARTS_OF_BARE: [&str; 7] =
+    ["HEAD", "commondir", "config", "config.worktree", "hooks", "objects", "refs"];
 /// Most git directories of one workspace whose configuration is followed.
 const MAX_FOLLOWED: usize = 256;
 /// Most files that are reported.
@@ -277,6 +280,8 @@ pub struct Search<'a> {
     pub locations: Option<&'a Locations>,
     /// Whether the run could write git directories that were there before: `.git` of the root is passed over otherwise.
     pub writes_git: bool,
+    /// The workspace, if an overlay over it is searched instead.
+    pub lower: Option<&'a Directory>,
     /// A directory that no run sees, which is passed over.
     pub unseen: Option<DirectoryId>,
     /// When to stop.
@@ -345,6 +350,10 @@ impl Search<'_> {
             self.git(visit, is_moved, finds);
             return Next::PassOver;
         }
+        if let Some(lower) = self.lower.filter(|_| PARTS_OF_BARE.iter().any(|part| visit.name == *part)) {
+            let is_git = is_git_directory_in_overlay(visit.parent, (lower, beside));
+            finds.git(is_git.then(|| beside.join("HEAD")));
+        }
         if visit.kind == EntryKind::Directory {
             if self.unseen.is_some_and(|unseen| unseen.inode == visit.inode)
                 && visit
@@ -359,7 +368,7 @@ impl Search<'_> {
             }
             return Next::Enter;
         }
-        if visit.name == "HEAD" && is_git_directory(visit.parent) {
+        if visit.name == "HEAD" && self.lower.is_none() && is_git_directory(visit.parent) {
             self.bare(visit, is_moved, finds);
         }
         if let Some(by) = executed_by(visit.path)
@@ -444,9 +453,10 @@ fn is_empty_directory(visit: &Visit<'_>) -> bool {
     visit.kind == EntryKind::Directory && inside().is_ok_and(|names| names.is_empty())
 }
 
-/// An empty file names nothing, and neither does an empty object. Stub files are such.
+/// An empty file names nothing, and neither does an empty object. Stub files are such. One that an overlay removed is gone.
 fn is_harmless(visit: &Visit<'_>, data: Metadata) -> bool {
     match (data.kind(), data.length()) {
+        _ if data.is_whiteout() => true,
         (EntryKind::File, 0) => true,
         (EntryKind::File, 3) => match visit.parent.read(Path::new(visit.name), 3) {
             Ok(content) => content == b"{}\n",
@@ -494,7 +504,8 @@ mod tests {
         noted.unwrap();
         let since = later_than(&path);
         make(&path);
-        let look_for = Search { since, locations: Some(&locations), writes_git, unseen: None, deadline };
+        let look_for =
+            Search { since, locations: Some(&locations), writes_git, lower: None, unseen: None, deadline };
         let report = search(&directory, look_for).unwrap();
         assert!(report.complete);
         report.files.iter().map(|file| file.path.display().to_string()).collect()

@@ -198,6 +198,18 @@ fn names_in(from: &Directory, path: &Path) -> Vec<OsString> {
 
 /// Whether git takes a directory for a git directory: `HEAD`, and either objects and refs or a pointer to them.
 pub fn is_git_directory(directory: &Directory) -> bool {
-    let exists = |name: &str| directory.metadata(Path::new(name)).is_ok();
+    has_shape(&|name| directory.metadata(name).is_ok())
+}
+
+/// The same for a directory that is an overlay of two: `upper`, and the one at a path below `lower`.
+pub fn is_git_directory_in_overlay(upper: &Directory, (lower, path): (&Directory, &Path)) -> bool {
+    has_shape(&|name| match upper.metadata(name) {
+        Ok(data) => !data.is_whiteout(),
+        Err(_) => lower.metadata(&path.join(name)).is_ok(),
+    })
+}
+
+fn has_shape(exists: &dyn Fn(&Path) -> bool) -> bool {
+    let exists = |name: &str| exists(Path::new(name));
     exists("HEAD") && (exists("commondir") || (exists("objects") && exists("refs")))
 }
