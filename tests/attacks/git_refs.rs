@@ -587,3 +587,49 @@ fn bare_repository_in_an_overlay_is_reported() {
     let applied = place.run(&["apply", "last"]).expect_code(0);
     assert!(applied.stderr.contains("t/HEAD (git executes"), "{} {}", applied.stdout, applied.stderr);
 }
+
+/// A new ref whose short name git or the user takes for another one is kept apart.
+#[test]
+fn refs_that_shadow_other_names_are_kept_under_the_run() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    for name in ["refs/remotes/origin/main", "refs/remotes/up/main", "refs/tags/v1", "refs/heads/topic"] {
+        assert!(git(&work, &["update-ref", name, "HEAD"]).0);
+    }
+    assert!(git(&work, &["symbolic-ref", "refs/remotes/up/HEAD", "refs/remotes/up/main"]).0);
+    let shadows = [
+        "tags/main",
+        "tags/origin/main",
+        "tags/up",
+        "heads/origin/main",
+        "heads/v1",
+        "tags/topic",
+        "tags/HEAD",
+        "heads/FETCH_HEAD",
+        "tags/ORIG_HEAD",
+        "heads/MERGE_HEAD",
+        "tags/NEW_HEAD",
+        "heads/refs",
+        "tags/stash",
+        "tags/refs/heads/main",
+    ];
+    let free = ["tags/v2", "heads/feature/main", "tags/heads"];
+    let made = shadows.iter().chain(&free).map(|name| format!("git update-ref refs/{name} HEAD"));
+    let made: Vec<String> = made.collect();
+    let ran = exec(&place, &format!("{COMMIT} --allow-empty -m x; {}", made.join("; "))).expect_code(0);
+    let refs = result(&place)["git_refs"].clone();
+    for name in shadows {
+        let full = format!("refs/{name}");
+        let kept = find(&refs, "name", &full)["kept_as"].as_str().unwrap_or_default();
+        assert!(kept.starts_with("refs/ringfence/") && kept.ends_with(name), "{name}: {kept}");
+        assert_eq!(commit_of(&work, kept), commit_of(&work, "refs/heads/main"), "{name}");
+        assert!(ran.stderr.contains(&format!("{full} was not moved")), "{name}: {}", ran.stderr);
+    }
+    for name in free {
+        assert_eq!(find(&refs, "name", &format!("refs/{name}"))["kept_as"], Value::Null, "{name}");
+    }
+    for name in ["refs/tags/main", "refs/heads/origin/main", "refs/heads/v1", "refs/tags/stash"] {
+        assert_eq!(commit_of(&work, name), "", "{name}");
+    }
+}

@@ -46,6 +46,9 @@ pub enum GitError {
     /// A directory cannot be opened.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// The user committed, reset or checked out something meanwhile.
+    #[error("HEAD or its branch moved in the repository since the run began, so the index there is kept")]
+    HeadMoved,
     /// Refs cannot be read.
     #[error(transparent)]
     Refs(#[from] RefsError),
