@@ -421,3 +421,106 @@ fn a_planted_repository_has_no_other_file_of_the_user_read() {
     let notices = notices(&place);
     assert!(!notices.iter().any(|notice| notice.contains("leaked-name")), "{notices:?}");
 }
+
+/// What a test changes in the user's git configuration: the file, its text, and files that git takes from the workspace by it.
+struct Shape {
+    name: &'static str,
+    make: fn(&Place, &Path),
+    protected: &'static [&'static str],
+}
+
+const SHAPES: [Shape; 5] = [
+    Shape {
+        name: "an include beside the hooks",
+        make: |_, work| {
+            assert!(git(work, &["config", "include.path", "../hk/gitconfig"]).0);
+            assert!(git(work, &["config", "core.hooksPath", "hk"]).0);
+            fs::create_dir(work.join("hk")).unwrap();
+            fs::write(work.join("hk/gitconfig"), "[user]\n\tname = me\n").unwrap();
+        },
+        protected: &["hk/gitconfig", "hk/pre-commit"],
+    },
+    Shape {
+        name: "a hook that is a link",
+        make: |_, work| {
+            fs::create_dir_all(work.join("scripts")).unwrap();
+            fs::create_dir_all(work.join("hk")).unwrap();
+            fs::write(work.join("scripts/pc"), "#!/bin/sh\n").unwrap();
+            symlink("../scripts/pc", work.join("hk/pre-commit")).unwrap();
+            assert!(git(work, &["config", "core.hooksPath", "hk"]).0);
+        },
+        protected: &["scripts/pc", "hk/pre-commit"],
+    },
+    Shape {
+        name: "the user's template",
+        make: |place, work| {
+            fs::create_dir_all(work.join("template/hooks")).unwrap();
+            let text = format!("[init]\n\ttemplateDir = {}/template\n", work.display());
+            fs::write(place.home().join(".gitconfig"), text).unwrap();
+        },
+        protected: &["template/hooks/pre-commit", "template/config"],
+    },
+    Shape {
+        name: "hooks by way of themselves",
+        make: |_, work| {
+            fs::create_dir(work.join("hk")).unwrap();
+            assert!(git(work, &["config", "core.hooksPath", "hk/../hk"]).0);
+        },
+        protected: &["hk/pre-commit"],
+    },
+    Shape {
+        name: "a project directory by an include",
+        make: |_, work| {
+            fs::create_dir_all(work.join("sub/.ringfence")).unwrap();
+            fs::write(work.join("sub/.ringfence/git.inc"), "[user]\n\tname = me\n").unwrap();
+            assert!(git(work, &["config", "include.path", "../sub/.ringfence/git.inc"]).0);
+        },
+        protected: &["sub/.ringfence/git.inc", "sub/.ringfence/settings.json"],
+    },
+];
+
+#[test]
+fn what_git_takes_by_several_detours_is_not_writable() {
+    for Shape { name, make, protected } in SHAPES {
+        let place = Place::new();
+        let work = place.work().canonicalize().unwrap();
+        repository(&work);
+        make(&place, &work);
+        for file in protected {
+            let before = fs::read(work.join(file)).ok();
+            let above = Path::new(file).parent().unwrap().display();
+            let write = format!(
+                "(echo evil > {file}) && echo WRITTEN; rm -f {file} && [ ! -L {file} ] && echo evil > {file}"
+            );
+            let move_away = format!("mv {above} gone && mkdir -p {above} && echo evil > {file}");
+            let ran = exec(&place, &format!("{write}; {move_away}; echo fine > free"));
+            assert!(work.join("free").exists(), "{name}, {file}: {}", ran.stderr);
+            assert!(!ran.stdout.contains("WRITTEN"), "{name}, {file}: {}", ran.stdout);
+            assert_eq!(fs::read(work.join(file)).ok(), before, "{name}, {file}");
+        }
+    }
+}
+
+/// Where nothing is protected, the same files are reported.
+#[test]
+fn what_git_takes_by_several_detours_is_reported() {
+    for Shape { name, make, protected } in SHAPES {
+        let place = Place::new();
+        let work = place.work().canonicalize().unwrap();
+        repository(&work);
+        make(&place, &work);
+        let policy = place.home().join("direct.json");
+        fs::write(&policy, r#"{"extends": "standard", "files": {"git": "direct", "protect": []}}"#).unwrap();
+        // Settings of Ringfence are protected always.
+        let written = protected.iter().filter(|file| !file.contains(".ringfence"));
+        for file in written {
+            let script = format!("echo '# evil' > {file}");
+            let words = ["exec", "--mode", "native", "--policy", policy.to_str().unwrap(), "--", "sh", "-c"];
+            place.run(&[&words[..], &[&script]].concat()).expect_code(0);
+            let target = fs::canonicalize(work.join(file)).unwrap();
+            let target = target.strip_prefix(&work).unwrap().display().to_string();
+            eprintln!("{name}: {file}");
+            assert_reported(&place, &target);
+        }
+    }
+}

@@ -399,7 +399,7 @@ impl Search<'_> {
         }
         if is_root && !is_new {
             finds.git(parts.changed);
-        } else if (is_new || !parts.changed.is_empty()) && !(is_empty_directory(visit) && !is_root) {
+        } else if (is_new || !parts.changed.is_empty()) && (is_root || !is_empty_directory(visit)) {
             finds.git([visit.path.to_owned()]);
         }
     }

@@ -91,6 +91,7 @@ impl<'t> ConfiguredSearch<'t> {
             Ok(hooks) => {
                 let entries = hooks.entries(MAX_HOOKS).unwrap_or_default().into_iter();
                 let is_hook = |name: &Path| name.extension().is_none_or(|end| end != "sample");
+                let entries = entries.filter(|entry| entry.kind != EntryKind::Directory);
                 let entries = entries.filter(|entry| is_hook(Path::new(&entry.name)));
                 entries.map(|entry| below.join(entry.name)).collect()
             }

@@ -229,7 +229,7 @@ pub fn linked_hooks(directory: &Path, reach: Reach<'_>, budget: &mut Budget) -> 
 /// What a configuration leads to.
 #[derive(Debug, Default)]
 pub struct Followed {
-    /// Files that it consists of, directories of hooks, and what links among the hooks lead to.
+    /// Files that it consists of, directories of hooks and templates, and what links in these lead to.
     pub located: Vec<Located>,
     /// Whether there is more than may be followed.
     pub is_cut: bool,
@@ -275,8 +275,13 @@ fn follow(
         let of = move |tree| Configuration::hooks_directory(value, tree, reach.home).ok().flatten();
         trees.iter().filter_map(move |tree| of(tree))
     });
+    let templates = configuration.templates.iter().flat_map(|value| {
+        let of = |tree| Configuration::hooks_directory(value, tree, reach.home).ok().flatten();
+        let found: Vec<PathBuf> = trees.iter().filter_map(|tree| of(tree)).collect();
+        found.into_iter().flat_map(|template| [template.join("hooks"), template])
+    });
+    let directories: BTreeSet<PathBuf> = named.chain(templates).chain(hooks).collect();
     let mut found = Followed { located: configuration.files, is_cut: configuration.is_cut };
-    let directories: BTreeSet<PathBuf> = named.chain(hooks).collect();
     for directory in directories {
         let Ok(Some(directory)) = locate_within(&directory, reach) else { continue };
         let linked = linked_hooks(&directory.end, reach, budget).unwrap_or_default();
