@@ -250,10 +250,11 @@ fn hooks_outside_of_a_submodule_are_told() {
     let add = ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add"];
     assert!(git(&place.work(), &[&add[..], &[library.to_str().unwrap(), "sub"]].concat()).0);
     assert!(git(&place.work().join("sub"), &["config", "core.hooksPath", "../hk"]).0);
-    exec(&place, "true").expect_code(0);
+    let ran = exec(&place, "true").expect_code(0);
     let hooks = place.work().canonicalize().unwrap().join("hk");
     let (told, notices) = (format!("{}, which the git configuration", hooks.display()), notices(&place));
     assert!(notices.iter().any(|notice| notice.contains(&told)), "{notices:?}");
+    assert!(ran.stderr.contains(&told), "{}", ran.stderr);
 }
 
 #[test]
@@ -504,7 +505,7 @@ fn what_git_takes_by_several_detours_is_not_writable() {
 /// Where nothing is protected, the same files are reported.
 #[test]
 fn what_git_takes_by_several_detours_is_reported() {
-    for Shape { name, make, protected } in SHAPES {
+    for Shape { make, protected, .. } in SHAPES {
         let place = Place::new();
         let work = place.work().canonicalize().unwrap();
         repository(&work);
@@ -519,7 +520,6 @@ fn what_git_takes_by_several_detours_is_reported() {
             place.run(&[&words[..], &[&script]].concat()).expect_code(0);
             let target = fs::canonicalize(work.join(file)).unwrap();
             let target = target.strip_prefix(&work).unwrap().display().to_string();
-            eprintln!("{name}: {file}");
             assert_reported(&place, &target);
         }
     }

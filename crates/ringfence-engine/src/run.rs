@@ -260,6 +260,7 @@ pub fn run(
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
     let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
+    let warnings: Vec<String> = staged.iter().flat_map(|staged| staged.warnings()).collect();
     notices.extend(lost.iter().cloned());
     let record = record(job, backend, &plan, &redactor, &notices);
     open.begin(&record)?;
@@ -275,7 +276,7 @@ pub fn run(
     for event in std::iter::once(begin).chain(notices) {
         told = told.and(watchers.tell(event)?.shown);
     }
-    lost.iter().for_each(|message| watchers.observer.warning(message));
+    lost.iter().chain(&warnings).for_each(|message| watchers.observer.warning(message));
     // What was told of them is in the log; the next run does not tell it again.
     drop(lost_runs);
     let (end, remains) = match told {

@@ -23,6 +23,8 @@ const MAX_PATHS_OF_REPOSITORY: usize = 32;
 /// Most notices about them, and the most characters of one.
 const MAX_NOTICES: usize = 32;
 const MAX_NOTICE_CHARACTERS: usize = 400;
+/// Most of them that are said where no user may read: a run may have made the repositories.
+const MAX_WARNINGS: usize = 5;
 
 /// What git takes from the user's configuration, for repositories that are found later.
 #[derive(Debug, Clone, Default)]
@@ -336,9 +338,13 @@ impl<'a> Follower<'a> {
         let is_open = is_writable && !path.starts_with(tree) && !is_git(path);
         if is_open && !self.survey.protected.iter().any(|known| known == path) {
             let (path, tree) = (path.display(), tree.display());
-            self.notice(format!(
+            let message = format!(
                 "{path}, which the git configuration of {tree} names, is not protected: it is outside of that directory"
-            ));
+            );
+            let pushed = self.survey.notices.len();
+            self.notice(message);
+            let new = self.survey.notices.get(pushed).filter(|_| self.survey.warnings.len() < MAX_WARNINGS);
+            self.survey.warnings.extend(new.cloned());
         }
     }
 
