@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::git::{exec, exec_at, git, repository, trap};
+use crate::git::{assert_reported, exec, exec_at, git, repository, trap};
 use crate::support::Place;
 
 /// A file system monitor that shows that git executed it.
@@ -177,6 +177,86 @@ fn hooks_of_a_repository_above_the_workspace_are_protected() {
     assert!(!package.join("hooks").exists());
 }
 
+/// What git executes in or above a directory that a run may write besides its workspace.
+#[test]
+fn hooks_of_repositories_around_another_writable_directory_are_protected() {
+    for (value, write, hooks) in [
+        ("pkg/hooks", "pkg", "pkg/hooks"),
+        ("deep/../pkg/hk", "pkg", "pkg/hk"),
+        ("tools", ".", "tools"),
+        (".git/mine", ".", ".git/mine"),
+    ] {
+        let place = Place::new();
+        let other = place.home().join("other");
+        repository(&other);
+        let other = other.canonicalize().unwrap();
+        fs::create_dir_all(other.join("pkg")).unwrap();
+        assert!(git(&other, &["config", "core.hooksPath", value]).0);
+        assert!(git(&other, &["config", "include.path", "../pkg/inc"]).0);
+        let mark = trap(&place).1;
+        let script = format!(
+            "cd {other}/{write}; echo 1 > {other}/pkg/free; mkdir -p {other}/{hooks}; \
+             printf '#!/bin/sh\ntouch {mark}\n' > {other}/{hooks}/pre-commit; chmod +x {other}/{hooks}/pre-commit; \
+             printf '[core]\n\tfsmonitor = touch {mark}\n' > {other}/pkg/inc; \
+             for f in .git/hooks/pre-commit .git/config; do printf '[core]\n\tfsmonitor = touch {mark}\n' > {other}/$f; done",
+            other = other.display(),
+            mark = mark.display()
+        );
+        let write = other.join(write).canonicalize().unwrap();
+        let ran = place.run(&[
+            "exec",
+            "--mode",
+            "native",
+            "--write",
+            write.to_str().unwrap(),
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        assert!(other.join("pkg/free").exists(), "{value}: {}", ran.stderr);
+        status(&place, &other);
+        git(&other, &["commit", "-q", "--allow-empty", "-m", "x"]);
+        assert!(!mark.exists(), "{value}: git executed what the run wrote: {}", ran.stderr);
+        assert!(!other.join(hooks).join("pre-commit").exists(), "{value}");
+    }
+}
+
+/// With `files.git: direct` nothing of it is protected, and all of it is reported.
+#[test]
+fn hooks_of_a_repository_above_a_writable_directory_are_reported() {
+    let place = Place::new();
+    let other = place.home().join("other");
+    repository(&other);
+    let write = other.canonicalize().unwrap().join("pkg");
+    fs::create_dir_all(&write).unwrap();
+    assert!(git(&other, &["config", "core.hooksPath", "pkg/hooks"]).0);
+    let policy = place.home().join("direct.json");
+    fs::write(&policy, r#"{"extends": "standard", "files": {"git": "direct"}}"#).unwrap();
+    let (policy, name) = (policy.to_str().unwrap(), write.to_str().unwrap());
+    let script = format!("mkdir {name}/hooks; echo x > {name}/hooks/pre-commit");
+    let words = ["exec", "--mode", "native", "--policy", policy, "--write", name, "--", "sh", "-c", &script];
+    place.run(&words).expect_code(0);
+    assert_reported(&place, &format!("{name}/hooks/pre-commit"));
+}
+
+/// A submodule's hooks outside of it are not protected, for a run may have made the configuration.
+#[test]
+fn hooks_outside_of_a_submodule_are_told() {
+    let place = Place::new();
+    let library = place.home().join("library");
+    repository(&library);
+    repository(&place.work());
+    let add = ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add"];
+    assert!(git(&place.work(), &[&add[..], &[library.to_str().unwrap(), "sub"]].concat()).0);
+    assert!(git(&place.work().join("sub"), &["config", "core.hooksPath", "../hk"]).0);
+    let ran = exec(&place, "true").expect_code(0);
+    let hooks = place.work().canonicalize().unwrap().join("hk");
+    let (told, notices) = (format!("{}, which the git configuration", hooks.display()), notices(&place));
+    assert!(notices.iter().any(|notice| notice.contains(&told)), "{notices:?}");
+    assert!(ran.stderr.contains(&told), "{}", ran.stderr);
+}
+
 #[test]
 fn hooks_of_a_repository_that_cannot_be_shown_are_protected() {
     let place = Place::new();
@@ -341,4 +421,106 @@ fn a_planted_repository_has_no_other_file_of_the_user_read() {
     assert_eq!(read(&place), before);
     let notices = notices(&place);
     assert!(!notices.iter().any(|notice| notice.contains("leaked-name")), "{notices:?}");
+}
+
+/// What a test changes in the user's git configuration: the file, its text, and files that git takes from the workspace by it.
+struct Shape {
+    name: &'static str,
+    make: fn(&Place, &Path),
+    protected: &'static [&'static str],
+}
+
+const SHAPES: [Shape; 5] = [
+    Shape {
+        name: "an include beside the hooks",
+        make: |_, work| {
+            assert!(git(work, &["config", "include.path", "../hk/gitconfig"]).0);
+            assert!(git(work, &["config", "core.hooksPath", "hk"]).0);
+            fs::create_dir(work.join("hk")).unwrap();
+            fs::write(work.join("hk/gitconfig"), "[user]\n\tname = me\n").unwrap();
+        },
+        protected: &["hk/gitconfig", "hk/pre-commit"],
+    },
+    Shape {
+        name: "a hook that is a link",
+        make: |_, work| {
+            fs::create_dir_all(work.join("scripts")).unwrap();
+            fs::create_dir_all(work.join("hk")).unwrap();
+            fs::write(work.join("scripts/pc"), "#!/bin/sh\n").unwrap();
+            symlink("../scripts/pc", work.join("hk/pre-commit")).unwrap();
+            assert!(git(work, &["config", "core.hooksPath", "hk"]).0);
+        },
+        protected: &["scripts/pc", "hk/pre-commit"],
+    },
+    Shape {
+        name: "the user's template",
+        make: |place, work| {
+            fs::create_dir_all(work.join("template/hooks")).unwrap();
+            let text = format!("[init]\n\ttemplateDir = {}/template\n", work.display());
+            fs::write(place.home().join(".gitconfig"), text).unwrap();
+        },
+        protected: &["template/hooks/pre-commit", "template/config"],
+    },
+    Shape {
+        name: "hooks by way of themselves",
+        make: |_, work| {
+            fs::create_dir(work.join("hk")).unwrap();
+            assert!(git(work, &["config", "core.hooksPath", "hk/../hk"]).0);
+        },
+        protected: &["hk/pre-commit"],
+    },
+    Shape {
+        name: "a project directory by an include",
+        make: |_, work| {
+            fs::create_dir_all(work.join("sub/.ringfence")).unwrap();
+            fs::write(work.join("sub/.ringfence/git.inc"), "[user]\n\tname = me\n").unwrap();
+            assert!(git(work, &["config", "include.path", "../sub/.ringfence/git.inc"]).0);
+        },
+        protected: &["sub/.ringfence/git.inc", "sub/.ringfence/settings.json"],
+    },
+];
+
+#[test]
+fn what_git_takes_by_several_detours_is_not_writable() {
+    for Shape { name, make, protected } in SHAPES {
+        let place = Place::new();
+        let work = place.work().canonicalize().unwrap();
+        repository(&work);
+        make(&place, &work);
+        for file in protected {
+            let before = fs::read(work.join(file)).ok();
+            let above = Path::new(file).parent().unwrap().display();
+            let write = format!(
+                "(echo evil > {file}) && echo WRITTEN; rm -f {file} && [ ! -L {file} ] && echo evil > {file}"
+            );
+            let move_away = format!("mv {above} gone && mkdir -p {above} && echo evil > {file}");
+            let ran = exec(&place, &format!("{write}; {move_away}; echo fine > free"));
+            assert!(work.join("free").exists(), "{name}, {file}: {}", ran.stderr);
+            assert!(!ran.stdout.contains("WRITTEN"), "{name}, {file}: {}", ran.stdout);
+            assert_eq!(fs::read(work.join(file)).ok(), before, "{name}, {file}");
+        }
+    }
+}
+
+/// Where nothing is protected, the same files are reported.
+#[test]
+fn what_git_takes_by_several_detours_is_reported() {
+    for Shape { make, protected, .. } in SHAPES {
+        let place = Place::new();
+        let work = place.work().canonicalize().unwrap();
+        repository(&work);
+        make(&place, &work);
+        let policy = place.home().join("direct.json");
+        fs::write(&policy, r#"{"extends": "standard", "files": {"git": "direct", "protect": []}}"#).unwrap();
+        // Settings of Ringfence are protected always.
+        let written = protected.iter().filter(|file| !file.contains(".ringfence"));
+        for file in written {
+            let script = format!("echo '# evil' > {file}");
+            let words = ["exec", "--mode", "native", "--policy", policy.to_str().unwrap(), "--", "sh", "-c"];
+            place.run(&[&words[..], &[&script]].concat()).expect_code(0);
+            let target = fs::canonicalize(work.join(file)).unwrap();
+            let target = target.strip_prefix(&work).unwrap().display().to_string();
+            assert_reported(&place, &target);
+        }
+    }
 }

@@ -555,3 +555,81 @@ fn bare_repository_in_commits_of_an_overlay_is_reported() {
     let applied = place.run(&["apply", "last"]).expect_code(0);
     assert!(applied.stderr.contains("t/HEAD"), "{} {}", applied.stdout, applied.stderr);
 }
+
+/// Files of an overlay that git executes are marked where it is shown, applied and in the result of the run.
+#[test]
+fn bare_repository_in_an_overlay_is_reported() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    // One that the run completes alone.
+    fs::create_dir_all(work.join("u/refs")).unwrap();
+    fs::write(work.join("u/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(work.join("u/refs/k"), "").unwrap();
+    overlay(
+        &place,
+        &format!(
+            "{BARE}; mkdir t/hooks u/objects; echo x > t/hooks/post-checkout; echo x > u/objects/k; echo x > plain"
+        ),
+    );
+    let found = result(&place);
+    for path in ["t/HEAD", "u/HEAD"] {
+        let file = find(&found["executed_later"], "path", path);
+        assert!(file["why"].as_str().unwrap().starts_with("git executes"), "{found}");
+    }
+    let shown = place.run(&["diff", "last", "--json"]).expect_code(0).json();
+    let list = if shown.is_array() { &shown } else { &shown["changes"] };
+    let marked = list.as_array().unwrap().iter().filter(|change| change["executed_later"].is_string());
+    let mut marked: Vec<&str> = marked.map(|change| change["path"].as_str().unwrap()).collect();
+    marked.sort_unstable();
+    assert_eq!(marked[..3], ["t/HEAD", "t/config", "t/hooks/post-checkout"], "{shown}");
+    assert!(marked.len() == 4 && marked[3].starts_with("u/objects"), "{shown}");
+    let applied = place.run(&["apply", "last"]).expect_code(0);
+    assert!(applied.stderr.contains("t/HEAD (git executes"), "{} {}", applied.stdout, applied.stderr);
+}
+
+/// A new ref whose short name git or the user takes for another one is kept apart.
+#[test]
+fn refs_that_shadow_other_names_are_kept_under_the_run() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    for name in ["refs/remotes/origin/main", "refs/remotes/up/main", "refs/tags/v1", "refs/heads/topic"] {
+        assert!(git(&work, &["update-ref", name, "HEAD"]).0);
+    }
+    assert!(git(&work, &["symbolic-ref", "refs/remotes/up/HEAD", "refs/remotes/up/main"]).0);
+    let shadows = [
+        "tags/main",
+        "tags/origin/main",
+        "tags/up",
+        "heads/origin/main",
+        "heads/v1",
+        "tags/topic",
+        "tags/HEAD",
+        "heads/FETCH_HEAD",
+        "tags/ORIG_HEAD",
+        "heads/MERGE_HEAD",
+        "tags/NEW_HEAD",
+        "heads/refs",
+        "tags/stash",
+        "tags/refs/heads/main",
+    ];
+    let free = ["tags/v2", "heads/feature/main", "tags/heads"];
+    let made = shadows.iter().chain(&free).map(|name| format!("git update-ref refs/{name} HEAD"));
+    let made: Vec<String> = made.collect();
+    let ran = exec(&place, &format!("{COMMIT} --allow-empty -m x; {}", made.join("; "))).expect_code(0);
+    let refs = result(&place)["git_refs"].clone();
+    for name in shadows {
+        let full = format!("refs/{name}");
+        let kept = find(&refs, "name", &full)["kept_as"].as_str().unwrap_or_default();
+        assert!(kept.starts_with("refs/ringfence/") && kept.ends_with(name), "{name}: {kept}");
+        assert_eq!(commit_of(&work, kept), commit_of(&work, "refs/heads/main"), "{name}");
+        assert!(ran.stderr.contains(&format!("{full} was not moved")), "{name}: {}", ran.stderr);
+    }
+    for name in free {
+        assert_eq!(find(&refs, "name", &format!("refs/{name}"))["kept_as"], Value::Null, "{name}");
+    }
+    for name in ["refs/tags/main", "refs/heads/origin/main", "refs/heads/v1", "refs/tags/stash"] {
+        assert_eq!(commit_of(&work, name), "", "{name}");
+    }
+}

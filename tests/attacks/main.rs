@@ -46,6 +46,7 @@ mod dashboard;
 mod files;
 mod git;
 mod git_configuration;
+mod git_direct;
 mod git_refs;
 mod governing;
 mod grants;

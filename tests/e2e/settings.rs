@@ -223,6 +223,19 @@ fn a_path_that_depends_on_where_one_stands_is_refused() {
     }
 }
 
+/// A remedy is what the setting takes.
+#[test]
+fn the_error_of_a_relative_policy_asks_for_an_absolute_path() {
+    let place = Place::new();
+    for value in ["./policy.json", "standrd"] {
+        let told = place.run(&["config", "set", "sandbox.policy", value]).expect_code(125).stderr;
+        assert!(told.contains("the absolute path of a policy file"), "{told}");
+        assert!(!told.contains("such as ./policy.json"), "{told}");
+    }
+    let file = place.work().join("policy.json").display().to_string();
+    place.run(&["config", "set", "sandbox.policy", &file]).expect_code(0);
+}
+
 #[test]
 fn a_project_binds_from_wherever_it_is_run() {
     let place = Place::new().settings(r#"{"sandbox": {"mode": "host"}}"#);

@@ -65,6 +65,11 @@ pub trait Staged: Send {
         Vec::new()
     }
 
+    /// Those of the notices that a user should read wherever standard error leads.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Where directories were in the trees that it scanned, by the root of each, once.
     fn locations(&mut self) -> Vec<(PathBuf, Locations)> {
         Vec::new()

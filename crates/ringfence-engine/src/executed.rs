@@ -14,16 +14,21 @@ use ringfence_core::record::Record;
 use ringfence_core::text::escaped;
 use ringfence_store::LostRun;
 use ringfence_store::runs::Runs;
-use ringfence_workspace::executed::{Executed, ExecutedBy, MAX_REPORTED, Search, executed_by, search};
-use ringfence_workspace::git::{self, Budget, Configuration, INDEX, Located};
+use ringfence_workspace::executed::{
+    ExecutedBy, MAX_REPORTED, Report, Search, executed_by, search, search_git_directory,
+};
+use ringfence_workspace::git::{Found, INDEX, Kind, Repository};
 use ringfence_workspace::{Directory, StubContent, StubList};
+
+use self::configured::ConfiguredSearch;
+use crate::layer::Layer;
+
+mod configured;
 
 /// How long the search may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most files that a notice names.
 const MAX_NAMED: usize = 5;
-/// Most files of a directory of hooks that are looked at.
-const MAX_HOOKS: usize = 256;
 
 /// A file that another program executes later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,14 +71,35 @@ fn shown(path: &Path) -> String {
     text
 }
 
+/// What a run could do with git directories in a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GitAccessOfTree {
+    /// Those that were there before were private or read-only.
+    Protected,
+    /// It could write all of them.
+    Writable,
+    /// The tree is a git directory that the run could write.
+    IsGitDirectory,
+}
+
+impl GitAccessOfTree {
+    fn of(files: &Files) -> Self {
+        match files.git {
+            GitAccess::Direct => GitAccessOfTree::Writable,
+            GitAccess::Private | GitAccess::ReadOnly => GitAccessOfTree::Protected,
+        }
+    }
+}
+
 /// A directory that a run could write, behind a boundary.
 #[derive(Debug)]
 struct Tree {
     root: PathBuf,
     /// What its paths are shown below: nothing for the workspace.
     prefix: PathBuf,
-    /// Whether the run could write `.git` in it.
-    root_git: bool,
+    git: GitAccessOfTree,
+    /// The workspace, if the tree is the overlay over it.
+    lower: Option<PathBuf>,
     /// Where its directories were when the run began, if that is known. More is reported otherwise.
     locations: Option<Locations>,
     /// The names that were reserved in it. What is there in their place another process made: a run in a directory above, if not
@@ -81,88 +107,114 @@ struct Tree {
     stubs: StubList,
 }
 
+/// What was found in a tree.
+type FoundInTree = (Report, Vec<PathBuf>);
+
 impl Tree {
-    /// Files that the configuration in a `.git` leads to that the run could write, those that changed: included ones, and
-    /// hooks. Only files below the tree are read for it, for the run may have written the configuration.
-    fn configured(&self, directory: &Directory, since: (i64, i64), known: &[Executed]) -> Vec<ExecutedFile> {
-        if !self.root_git {
-            return Vec::new();
+    fn new(root: PathBuf, prefix: PathBuf, git: GitAccessOfTree) -> Self {
+        Self { root, prefix, git, lower: None, locations: None, stubs: StubList::default() }
+    }
+
+    fn name(&self) -> String {
+        match self.prefix.as_os_str().is_empty() {
+            true => "the workspace".to_owned(),
+            false => self.prefix.display().to_string(),
         }
-        let within = [self.root.clone()];
-        let reach = git::Reach { home: Path::new("/nonexistent"), within: Some(&within) };
-        let files = Configuration::files_of(&self.root, reach);
-        let Some(hooks) = files.first().map(|config| config.with_file_name("hooks")) else {
-            return Vec::new();
+    }
+
+    /// Searches it, and names stub files in whose place something else is.
+    fn search(&self, marks: Marks) -> std::io::Result<FoundInTree> {
+        let Marks { since, unseen, deadline } = marks;
+        let writes_git = self.git != GitAccessOfTree::Protected;
+        let open = |path: &PathBuf| Directory::open(path).map_err(std::io::Error::other);
+        let (directory, lower) = (open(&self.root)?, self.lower.as_ref().map(open).transpose()?);
+        let (locations, lower) = (self.locations.as_ref(), lower.as_ref());
+        let look_for = Search { since, locations, writes_git, lower, unseen, deadline };
+        let report = match self.git {
+            GitAccessOfTree::IsGitDirectory => search_git_directory(&directory, look_for),
+            GitAccessOfTree::Protected | GitAccessOfTree::Writable => search(&directory, look_for)?,
         };
-        let mut paths = Vec::new();
-        for Located { links, end, .. } in
-            git::configured(files, hooks, &self.root, reach, Budget::OF_REPOSITORY)
-        {
-            let ends = links.into_iter().chain([end]);
-            for path in ends.filter_map(|path| path.strip_prefix(&self.root).ok().map(Path::to_owned)) {
-                if let Ok(hooks) = directory.directory(&path) {
-                    let names = hooks.entries(MAX_HOOKS).unwrap_or_default();
-                    paths.extend(names.into_iter().map(|entry| path.join(entry.name)));
-                } else {
-                    paths.push(path);
-                }
-            }
-        }
-        // What lies in the git directory was found already.
-        let is_new = |path: &PathBuf| {
-            !path.starts_with(".git")
-                && !known.iter().any(|file| file.path == *path)
-                && directory.metadata(path).is_ok_and(|data| data.changed() >= since)
-        };
-        paths.sort();
-        paths.dedup();
-        let found = paths.into_iter().filter(is_new).map(|path| ExecutedFile {
-            by: ExecutedBy::Git,
-            path: self.prefix.join(path),
-            git_ref: None,
-            more_git_refs: Vec::new(),
-        });
-        found.collect()
+        let is_listed = |stub: &PathBuf| report.files.iter().any(|file| file.path.starts_with(stub));
+        let stubs = self.stubs.changed(&directory).into_iter().filter(|stub| !is_listed(stub)).collect();
+        Ok((report, stubs))
+    }
+
+    fn file(&self, by: ExecutedBy, path: &Path) -> ExecutedFile {
+        ExecutedFile { by, path: self.prefix.join(path), git_ref: None, more_git_refs: Vec::new() }
+    }
+}
+
+/// What tells changes of a run from others, and when to stop.
+#[derive(Debug, Clone, Copy)]
+struct Marks {
+    since: (i64, i64),
+    unseen: Option<DirectoryId>,
+    deadline: Instant,
+}
+
+impl Marks {
+    /// The record of a run was written when it began.
+    #[expect(clippy::disallowed_methods, reason = "the marker is in the state directory, which no run sees")]
+    fn of(runs: &Runs, run: &RunId) -> Option<Self> {
+        let data = std::fs::symlink_metadata(runs.record_file(run)).ok()?;
+        let state = runs.root().parent().unwrap_or(runs.root());
+        let unseen =
+            std::fs::metadata(state).map(|data| DirectoryId { device: data.dev(), inode: data.ino() });
+        Some(Self {
+            since: (data.ctime(), data.ctime_nsec()),
+            unseen: unseen.ok(),
+            deadline: Instant::now() + SEARCH_TIMEOUT,
+        })
     }
 }
 
 /// The directories that a run could write.
 #[derive(Debug)]
-pub(crate) struct Trees(Vec<Tree>);
+pub(crate) struct Trees {
+    trees: Vec<Tree>,
+    /// The user's home, for names in git's configuration.
+    home: PathBuf,
+}
 
 impl Trees {
     #[expect(clippy::disallowed_methods, reason = "the paths of the policy are the user's")]
-    fn new(files: &Files, workspace: &Path, layer: bool) -> Self {
+    fn new(files: &Files, workspace: &Path, home: &Path, layer: bool) -> Self {
+        let home = home.to_owned();
         if files.reach != Reach::Workspace {
-            return Self(Vec::new());
+            return Self { trees: Vec::new(), home };
         }
         let writes = files.workspace == WorkspaceAccess::ReadWrite && !layer;
-        let tree = |root: PathBuf, prefix, root_git| Tree {
-            root,
-            prefix,
-            root_git,
-            locations: None,
-            stubs: StubList::default(),
-        };
-        let direct = files.git == GitAccess::Direct;
-        let workspace = writes.then(|| tree(workspace.to_owned(), PathBuf::new(), direct));
+        let git = GitAccessOfTree::of(files);
+        let own = writes.then(|| Tree::new(workspace.to_owned(), PathBuf::new(), git));
         let more = files.write.iter().filter_map(|path| std::fs::canonicalize(path).ok());
         let more = more.filter(|path| path.is_dir());
-        let more = more.filter(|path| workspace.as_ref().is_none_or(|tree| !path.starts_with(&tree.root)));
-        let more: Vec<Tree> = more.map(|path| tree(path.clone(), path, true)).collect();
-        Self(workspace.into_iter().chain(more).collect())
+        let more = more.filter(|path| own.as_ref().is_none_or(|tree| !path.starts_with(&tree.root)));
+        let more: Vec<Tree> =
+            more.map(|path| Tree::new(path.clone(), path, GitAccessOfTree::Writable)).collect();
+        let mut trees: Vec<Tree> = own.into_iter().chain(more).collect();
+        if writes && files.git == GitAccess::Direct {
+            let outside = git_directory_of(workspace);
+            let outside = outside.filter(|path| !trees.iter().any(|tree| path.starts_with(&tree.root)));
+            trees.extend(outside.map(|path| Tree::new(path.clone(), path, GitAccessOfTree::IsGitDirectory)));
+        }
+        Self { trees, home }
     }
 
     /// What a run can write, with what the scan before it has found of it.
     pub(crate) fn scanned(
         files: &Files,
-        workspace: &Path,
-        layer: bool,
+        (workspace, home): (&Path, &Path),
+        layer: Option<&Path>,
         mut scanned: Vec<(PathBuf, Locations)>,
         stubs: &[(PathBuf, StubContent)],
     ) -> Self {
-        let mut trees = Self::new(files, workspace, layer);
-        for tree in &mut trees.0 {
+        let mut trees = Self::new(files, workspace, home, layer.is_some());
+        if let Some(layer) = layer {
+            let git = GitAccessOfTree::of(files);
+            let overlay = Tree::new(Layer::upper_of(layer), PathBuf::new(), git);
+            trees.trees.push(Tree { lower: Some(workspace.to_owned()), ..overlay });
+        }
+        for tree in &mut trees.trees {
             let found = scanned.iter().position(|(root, _)| *root == tree.root);
             tree.locations = found.map(|index| scanned.swap_remove(index).1);
             let below = |(path, content): &(PathBuf, StubContent)| {
@@ -174,36 +226,12 @@ impl Trees {
     }
 
     /// Searches for what changed since the record of a run was written, but for what is kept of runs. The notices say what was not searched.
-    #[expect(clippy::disallowed_methods, reason = "the marker is in the state directory, which no run sees")]
     pub(crate) fn search(&self, runs: &Runs, run: &RunId) -> (Vec<ExecutedFile>, Vec<String>) {
-        let (mut files, mut notices) = (Vec::new(), Vec::new());
-        let since =
-            std::fs::symlink_metadata(runs.record_file(run)).map(|data| (data.ctime(), data.ctime_nsec()));
-        let Ok(since) = since else { return (files, notices) };
-        let deadline = Instant::now() + SEARCH_TIMEOUT;
-        let state = runs.root().parent().unwrap_or(runs.root());
-        let unseen =
-            std::fs::metadata(state).map(|data| DirectoryId { device: data.dev(), inode: data.ino() });
-        let unseen = unseen.ok();
-        for tree in &self.0 {
-            let name = match tree.prefix.as_os_str().is_empty() {
-                true => "the workspace".to_owned(),
-                false => tree.prefix.display().to_string(),
-            };
-            let look_for = Search {
-                since,
-                locations: tree.locations.as_ref(),
-                root_git: tree.root_git,
-                unseen,
-                deadline,
-            };
-            let searched = Directory::open(&tree.root).map_err(std::io::Error::other);
-            let searched = searched.and_then(|directory| {
-                let report = search(&directory, look_for)?;
-                files.extend(tree.configured(&directory, since, &report.files));
-                Ok((report, tree.stubs.changed(&directory)))
-            });
-            let (report, stubs) = match searched {
+        let (mut files, mut notices, mut git_directories) = (Vec::new(), Vec::new(), Vec::new());
+        let Some(marks) = Marks::of(runs, run) else { return (files, notices) };
+        for tree in &self.trees {
+            let name = tree.name();
+            let (report, stubs) = match tree.search(marks) {
                 Ok(searched) => searched,
                 Err(error) => {
                     notices.push(format!(
@@ -220,30 +248,59 @@ impl Trees {
                 (false, _) => notices
                     .push(format!("not all of {name} was searched for files that programs execute later")),
             }
-            let is_listed = |stub: &PathBuf| report.files.iter().any(|file| file.path.starts_with(stub));
-            let stubs: Vec<PathBuf> = stubs.into_iter().filter(|stub| !is_listed(stub)).collect();
-            let stubs =
-                stubs.into_iter().map(|path| (executed_by(&path).unwrap_or(ExecutedBy::Protected), path));
-            let found = report.files.into_iter().map(|file| (file.by, file.path)).chain(stubs);
-            files.extend(found.map(|(by, path)| ExecutedFile {
-                by,
-                path: tree.prefix.join(path),
-                git_ref: None,
-                more_git_refs: Vec::new(),
-            }));
+            let stubs = stubs.iter().map(|path| (executed_by(path).unwrap_or(ExecutedBy::Protected), path));
+            let found = report.files.iter().map(|file| (file.by, &file.path)).chain(stubs);
+            files.extend(found.map(|(by, path)| tree.file(by, path)));
+            git_directories.extend(report.git_directories.iter().map(|path| tree.root.join(path)));
+        }
+        if self.trees.iter().any(|tree| tree.git != GitAccessOfTree::Protected) {
+            let git_directories: Vec<PathBuf> =
+                git_directories.iter().map(|path| path.components().collect()).collect();
+            notices.extend(self.add_configured(&git_directories, marks.since, &mut files));
         }
         files.sort_by_key(|file| file.by);
         (files, notices)
     }
+
+    /// Adds what git executes by way of its configuration.
+    fn add_configured(
+        &self,
+        git_directories: &[PathBuf],
+        since: (i64, i64),
+        files: &mut Vec<ExecutedFile>,
+    ) -> Option<String> {
+        let mut search = ConfiguredSearch::new(&self.trees, &self.home, since);
+        for (tree, path) in search.changed(git_directories) {
+            let file = tree.file(ExecutedBy::Git, &path);
+            if !files.iter().any(|known| file.path.starts_with(&known.path)) {
+                files.push(file);
+            }
+        }
+        search.is_cut.then(|| {
+            "not all that git's configuration names was searched for files that programs execute later"
+                .to_owned()
+        })
+    }
+}
+
+/// The git directory of a linked worktree or of a submodule's checkout, which is elsewhere.
+fn git_directory_of(workspace: &Path) -> Option<PathBuf> {
+    let directory = Directory::open(workspace).ok()?;
+    match Repository::discover(&directory, workspace) {
+        Found::Repository(Repository { kind: Kind::Linked { .. } | Kind::Submodule { .. }, common }) => {
+            Some(common)
+        }
+        _ => None,
+    }
 }
 
 /// Searches what runs could write that were lost before they could: killed, or ended by a power failure.
-pub(crate) fn search_lost(runs: &Runs, lost: &[LostRun]) -> Vec<String> {
+pub(crate) fn search_lost(runs: &Runs, lost: &[LostRun], home: &Path) -> Vec<String> {
     let mut notices = Vec::new();
     for LostRun { run, .. } in lost {
         let Ok(record) = runs.record(run) else { continue };
         let Record { effective, workspace, layer, .. } = record;
-        let trees = Trees::new(&effective.files, workspace.host().as_path(), layer);
+        let trees = Trees::new(&effective.files, workspace.host().as_path(), home, layer);
         let (files, unsearched) = trees.search(runs, run);
         let (files, left_out) = merge(files, Vec::new());
         let told = notice(&files).into_iter().chain(left_out).chain(unsearched);

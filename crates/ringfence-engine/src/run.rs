@@ -241,7 +241,7 @@ pub fn run(
     let mut open = runs.open(&run)?;
     // Before the import, which writes in git directories.
     let (_active, lost_runs) = runs.note_active(&run)?;
-    let mut lost = executed::search_lost(runs, &lost_runs);
+    let mut lost = executed::search_lost(runs, &lost_runs, &job.outside.home);
     if plan.request.git.is_some() {
         lost.extend(git::import_lost(runs, &run, search_path(job), job.workspace.host().as_path()));
     }
@@ -257,9 +257,10 @@ pub fn run(
     let mut staged = backend.stage(&plan);
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
     let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
-    let workspace = job.workspace.host().as_path();
-    let trees = Trees::scanned(&plan.request.policy.files, workspace, job.layer, scanned, &stubs);
+    let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
+    let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
+    let warnings: Vec<String> = staged.iter().flat_map(|staged| staged.warnings()).collect();
     notices.extend(lost.iter().cloned());
     let record = record(job, backend, &plan, &redactor, &notices);
     open.begin(&record)?;
@@ -275,7 +276,7 @@ pub fn run(
     for event in std::iter::once(begin).chain(notices) {
         told = told.and(watchers.tell(event)?.shown);
     }
-    lost.iter().for_each(|message| watchers.observer.warning(message));
+    lost.iter().chain(&warnings).for_each(|message| watchers.observer.warning(message));
     // What was told of them is in the log; the next run does not tell it again.
     drop(lost_runs);
     let (end, remains) = match told {

@@ -14,15 +14,20 @@ use ringfence_core::locations::Locations;
 use ringfence_core::paths::DirectoryId;
 use serde::{Deserialize, Serialize};
 
+use self::git_directory::{GitParts, GitSearch, plain};
 use crate::{Bounds, Directory, EntryKind, Metadata, Next, ReadError, Visit, walk};
+
+mod git_directory;
+
+pub use self::git_directory::{is_git_directory, is_git_directory_in_overlay};
 
 /// How much is searched.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 300_000 };
-/// Most hooks of one repository that are looked at.
-const MAX_HOOKS: usize = 256;
-/// Most git directories of submodules and linked worktrees of one repository that are looked at, with the directories between
-/// them. The first one of more is reported.
-const MAX_GIT_DIRECTORIES: usize = 1024;
+/// What makes a directory a repository without a working tree, or is executed in one.
+const PARTS_OF_BARE: [&str; 7] =
+    ["HEAD", "commondir", "config", "config.worktree", "hooks", "objects", "refs"];
+/// Most git directories of one workspace whose configuration is followed.
+const MAX_FOLLOWED: usize = 256;
 /// Most files that are reported.
 pub const MAX_REPORTED: usize = 50;
 
@@ -75,7 +80,9 @@ pub struct Executed {
 pub struct Report {
     /// The files, the most dangerous and least deep first, at most [`MAX_REPORTED`].
     pub files: Vec<Executed>,
-    /// How many more there are.
+    /// Git directories that the run could write, from the root: what their configuration names is executed too.
+    pub git_directories: Vec<PathBuf>,
+    /// How many more files there are.
     pub more: usize,
     /// Whether everything was searched.
     pub complete: bool,
@@ -271,32 +278,64 @@ pub struct Search<'a> {
     pub since: (i64, i64),
     /// Where directories were then, if that is known.
     pub locations: Option<&'a Locations>,
-    /// Whether the run could write `.git` of the root. Otherwise it is passed over.
-    pub root_git: bool,
+    /// Whether the run could write git directories that were there before: `.git` of the root is passed over otherwise.
+    pub writes_git: bool,
+    /// The workspace, if an overlay over it is searched instead.
+    pub lower: Option<&'a Directory>,
     /// A directory that no run sees, which is passed over.
     pub unseen: Option<DirectoryId>,
     /// When to stop.
     pub deadline: Instant,
 }
 
+/// What a search has found so far.
+#[derive(Default)]
+struct Finds {
+    files: Vec<Executed>,
+    /// Directories that are where they were not, and all below them.
+    moved: HashSet<PathBuf>,
+    git_directories: Vec<PathBuf>,
+}
+
+impl Finds {
+    fn git(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        self.files.extend(paths.into_iter().map(|path| Executed { path, by: ExecutedBy::Git }));
+    }
+
+    fn report(self, complete: bool) -> Report {
+        let Self { mut files, mut git_directories, .. } = self;
+        files.sort_by_cached_key(|file| (file.by, file.path.components().count(), file.path.clone()));
+        files.dedup();
+        let more = files.len().saturating_sub(MAX_REPORTED);
+        files.truncate(MAX_REPORTED);
+        let complete = complete && git_directories.len() <= MAX_FOLLOWED;
+        git_directories.truncate(MAX_FOLLOWED);
+        Report { files, git_directories, more, complete }
+    }
+}
+
 /// Searches a workspace for what changed since a run began.
 pub fn search(workspace: &Directory, search: Search<'_>) -> io::Result<Report> {
-    let mut files = Vec::new();
-    let mut moved = HashSet::new();
+    let mut finds = Finds::default();
     let mut late = false;
     let unvisited = walk(workspace, BOUNDS, &mut |visit| {
-        late = late || (files.len() % 64 == 0 && Instant::now() > search.deadline);
+        late = late || (finds.files.len() % 64 == 0 && Instant::now() > search.deadline);
         if late {
             return Next::PassOver;
         }
-        search.look(visit, &mut moved, &mut files)
+        search.look(visit, &mut finds)
     })?;
-    files.sort_by_cached_key(|file| (file.by, file.path.components().count(), file.path.clone()));
-    files.dedup();
-    let complete = !late && !unvisited.more && unvisited.directories.is_empty();
-    let more = files.len().saturating_sub(MAX_REPORTED);
-    files.truncate(MAX_REPORTED);
-    Ok(Report { files, more, complete })
+    Ok(finds.report(!late && !unvisited.more && unvisited.directories.is_empty()))
+}
+
+/// Searches a git directory that a run could write and that is in no workspace: that of a linked worktree or of a submodule.
+pub fn search_git_directory(directory: &Directory, search: Search<'_>) -> Report {
+    let mut finds = Finds::default();
+    let (here, at) = (Path::new("."), Path::new(""));
+    let GitParts { changed, directories } = GitSearch { search: &search, from: directory, at }.parts(here);
+    finds.git(changed.iter().map(|path| plain(path)));
+    finds.git_directories = directories.iter().map(|path| plain(path)).collect();
+    finds.report(true)
 }
 
 fn changed(directory: &Directory, name: impl AsRef<Path>, since: (i64, i64)) -> bool {
@@ -304,20 +343,16 @@ fn changed(directory: &Directory, name: impl AsRef<Path>, since: (i64, i64)) -> 
 }
 
 impl Search<'_> {
-    /// `moved` are the directories that are where they were not, and all below them.
-    fn look(&self, visit: &Visit<'_>, moved: &mut HashSet<PathBuf>, files: &mut Vec<Executed>) -> Next {
+    fn look(&self, visit: &Visit<'_>, finds: &mut Finds) -> Next {
         let beside = visit.path.parent().unwrap_or(Path::new(""));
-        let is_moved = !moved.is_empty() && moved.contains(beside);
+        let is_moved = !finds.moved.is_empty() && finds.moved.contains(beside);
         if visit.name == ".git" {
-            let git = |path: PathBuf| Executed { path, by: ExecutedBy::Git };
-            if beside.as_os_str().is_empty() {
-                files.extend(self.root_git(visit).into_iter().map(git));
-            } else if (is_moved || self.is_new_git(visit) || !self.git_parts(visit).is_empty())
-                && !is_empty_directory(visit)
-            {
-                files.push(git(visit.path.to_owned()));
-            }
+            self.git(visit, is_moved, finds);
             return Next::PassOver;
+        }
+        if let Some(lower) = self.lower.filter(|_| PARTS_OF_BARE.iter().any(|part| visit.name == *part)) {
+            let is_git = is_git_directory_in_overlay(visit.parent, (lower, beside));
+            finds.git(is_git.then(|| beside.join("HEAD")));
         }
         if visit.kind == EntryKind::Directory {
             if self.unseen.is_some_and(|unseen| unseen.inode == visit.inode)
@@ -329,25 +364,58 @@ impl Search<'_> {
                 return Next::PassOver;
             }
             if is_moved || self.is_new(visit) {
-                moved.insert(visit.path.to_owned());
+                finds.moved.insert(visit.path.to_owned());
             }
             return Next::Enter;
         }
-        if visit.name == "HEAD" && is_git_directory(visit.parent) {
-            let names = ["HEAD", "objects", "refs"];
-            let is_new = is_moved || names.into_iter().any(|name| self.is_changed(visit.parent, name));
-            if is_new || !self.changed_parts(visit.parent, Path::new("")).is_empty() {
-                files.push(Executed { path: visit.path.to_owned(), by: ExecutedBy::Git });
-            }
+        if visit.name == "HEAD" && self.lower.is_none() && is_git_directory(visit.parent) {
+            self.bare(visit, is_moved, finds);
         }
         if let Some(by) = executed_by(visit.path)
             && let Ok(data) = visit.parent.metadata(Path::new(visit.name))
             && (is_moved || data.changed() >= self.since)
             && !is_harmless(visit, data)
         {
-            files.push(Executed { path: visit.path.to_owned(), by });
+            finds.files.push(Executed { path: visit.path.to_owned(), by });
         }
         Next::Enter
+    }
+
+    /// A `.git`. One in the root is what the run works with; of another one it counts whether anything of it changed.
+    fn git(&self, visit: &Visit<'_>, is_moved: bool, finds: &mut Finds) {
+        let beside = visit.path.parent().unwrap_or(Path::new(""));
+        let is_root = beside.as_os_str().is_empty();
+        if is_root && !self.writes_git {
+            return;
+        }
+        let is_new = if is_root { self.is_new_root_git(visit) } else { is_moved || self.is_new_git(visit) };
+        let parts = match is_new && !self.writes_git {
+            true => GitParts::default(),
+            false => GitSearch { search: self, from: visit.parent, at: beside }.parts(Path::new(".git")),
+        };
+        if self.writes_git {
+            let directories = parts.directories.iter().map(|path| beside.join(path));
+            finds.git_directories.extend(directories.take(MAX_FOLLOWED + 1));
+        }
+        if is_root && !is_new {
+            finds.git(parts.changed);
+        } else if (is_new || !parts.changed.is_empty()) && (is_root || !is_empty_directory(visit)) {
+            finds.git([visit.path.to_owned()]);
+        }
+    }
+
+    /// A directory that git takes for a repository without a working tree, by its `HEAD`.
+    fn bare(&self, visit: &Visit<'_>, is_moved: bool, finds: &mut Finds) {
+        let at = visit.path.parent().unwrap_or(Path::new(""));
+        let names = ["HEAD", "objects", "refs"];
+        let is_new = is_moved || names.into_iter().any(|name| self.is_changed(visit.parent, name));
+        let parts = || GitSearch { search: self, from: visit.parent, at }.changed_parts(Path::new(""));
+        if is_new || !parts().is_empty() {
+            finds.git([visit.path.to_owned()]);
+        }
+        if self.writes_git {
+            finds.git_directories.push(at.to_owned());
+        }
     }
 
     /// Whether a `.git` below the root came to be, or changed itself.
@@ -369,89 +437,14 @@ impl Search<'_> {
         changed(directory, name, self.since)
     }
 
-    /// What changed in a `.git` that the run could write. One that was not there before, or is a pointer that changed, counts
-    /// whole; the directory itself changes with every command of git.
-    fn root_git(&self, visit: &Visit<'_>) -> Vec<PathBuf> {
-        let is_new = match visit.kind {
+    /// Whether a `.git` in the root was not there before, or is a pointer that changed. A directory itself changes with every
+    /// command of git.
+    fn is_new_root_git(&self, visit: &Visit<'_>) -> bool {
+        match visit.kind {
             EntryKind::Directory => self.locations.is_some() && self.is_new(visit),
             _ => self.is_changed(visit.parent, ".git"),
-        };
-        match (self.root_git, is_new) {
-            (false, _) => Vec::new(),
-            (true, true) => vec![visit.path.to_owned()],
-            (true, false) => self.git_parts(visit),
         }
     }
-
-    /// What changed in a `.git` and in those of its submodules, of their submodules and of linked worktrees.
-    fn git_parts(&self, visit: &Visit<'_>) -> Vec<PathBuf> {
-        let mut changed = Vec::new();
-        let (mut directories, mut seen) = (vec![PathBuf::from(".git")], 0);
-        while let Some(path) = directories.pop() {
-            seen += 1;
-            if seen > MAX_GIT_DIRECTORIES {
-                changed.push(path);
-                break;
-            }
-            let Ok(directory) = visit.parent.directory(&path) else { continue };
-            // The name of a submodule may have several parts.
-            if seen > 1 && !is_git_directory(&directory) {
-                directories.extend(directories_in(&directory, &path));
-                continue;
-            }
-            changed.extend(self.changed_parts(visit.parent, &path));
-            for part in ["modules", "worktrees"].map(|name| path.join(name)) {
-                match visit.parent.directory(&part) {
-                    Ok(below) => directories.extend(directories_in(&below, &part)),
-                    // A link leads elsewhere.
-                    Err(_) => changed.extend(Some(part).filter(|part| self.is_changed(visit.parent, part))),
-                }
-            }
-        }
-        changed
-    }
-
-    /// Files of a git directory that name or are what git executes, those that changed.
-    fn changed_parts(&self, from: &Directory, directory: &Path) -> Vec<PathBuf> {
-        let hooks = directory.join("hooks");
-        let each = names_in(from, &hooks).into_iter().map(|name| hooks.join(name));
-        let each = each.filter(|path| path.extension().is_none_or(|end| end != "sample"));
-        let parts = ["config", "config.worktree", "commondir"].map(|name| directory.join(name));
-        let all = parts.into_iter().chain(each).chain([hooks.clone()]);
-        all.filter(|path| self.is_changed(from, path)).collect()
-    }
-}
-
-/// The directories in a directory at `path`, one more than are looked at.
-fn directories_in(directory: &Directory, path: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    // What cannot be read holds nothing.
-    let _ = directory.each(&mut |name, kind, _| {
-        if kind == EntryKind::Directory {
-            found.push(path.join(name));
-        }
-        found.len() <= MAX_GIT_DIRECTORIES
-    });
-    found
-}
-
-/// The first names in a directory, none if there is no such directory.
-fn names_in(from: &Directory, path: &Path) -> Vec<std::ffi::OsString> {
-    let mut names = Vec::new();
-    if let Ok(directory) = from.directory(path) {
-        // What cannot be read names nothing.
-        let _ = directory.each(&mut |name, _, _| {
-            names.push(name.to_owned());
-            names.len() < MAX_HOOKS
-        });
-    }
-    names
-}
-
-/// Whether git takes a directory for a git directory: `HEAD`, and either objects and refs or a pointer to them.
-pub fn is_git_directory(directory: &Directory) -> bool {
-    let exists = |name: &str| directory.metadata(Path::new(name)).is_ok();
-    exists("HEAD") && (exists("commondir") || (exists("objects") && exists("refs")))
 }
 
 /// Whether git finds nothing in a directory. Stub directories of other runs are such.
@@ -460,9 +453,10 @@ fn is_empty_directory(visit: &Visit<'_>) -> bool {
     visit.kind == EntryKind::Directory && inside().is_ok_and(|names| names.is_empty())
 }
 
-/// An empty file names nothing, and neither does an empty object. Stub files are such.
+/// An empty file names nothing, and neither does an empty object. Stub files are such. One that an overlay removed is gone.
 fn is_harmless(visit: &Visit<'_>, data: Metadata) -> bool {
     match (data.kind(), data.length()) {
+        _ if data.is_whiteout() => true,
         (EntryKind::File, 0) => true,
         (EntryKind::File, 3) => match visit.parent.read(Path::new(visit.name), 3) {
             Ok(content) => content == b"{}\n",
@@ -494,7 +488,7 @@ mod tests {
     }
 
     /// What is found of a run that makes something, after something else was there before.
-    fn found_after(before: impl Fn(&Path), make: impl Fn(&Path), root_git: bool) -> Vec<String> {
+    fn found_after(before: impl Fn(&Path), make: impl Fn(&Path), writes_git: bool) -> Vec<String> {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().canonicalize().unwrap();
         before(&path);
@@ -510,7 +504,8 @@ mod tests {
         noted.unwrap();
         let since = later_than(&path);
         make(&path);
-        let look_for = Search { since, locations: Some(&locations), root_git, unseen: None, deadline };
+        let look_for =
+            Search { since, locations: Some(&locations), writes_git, lower: None, unseen: None, deadline };
         let report = search(&directory, look_for).unwrap();
         assert!(report.complete);
         report.files.iter().map(|file| file.path.display().to_string()).collect()
@@ -681,6 +676,37 @@ mod tests {
         }
         let made = found_after(|_| {}, |root| write(root, ".git/config", "evil"), true);
         assert_eq!(made, [".git"]);
+    }
+
+    #[test]
+    fn git_directories_below_what_looks_like_one_are_found() {
+        let before = |root: &Path| {
+            for directory in [".git", ".git/modules/libs/foo", ".git/modules/libs/refs/bar", "sub/.git"] {
+                for name in ["config", "objects/x", "refs/x", "HEAD"] {
+                    write(root, &format!("{directory}/{name}"), "old");
+                }
+            }
+        };
+        let plant = |root: &Path, names: &[&str]| {
+            names.iter().for_each(|name| write(root, &format!(".git/modules/libs/{name}"), "evil"));
+        };
+        for changed in ["foo/config", "refs/bar/config"] {
+            let names =
+                found_after(before, |root| plant(root, &["HEAD", "objects/x", "refs/x", changed]), true);
+            let changed = format!(".git/modules/libs/{changed}");
+            assert_eq!(names, [".git/modules/libs/HEAD".to_owned(), changed]);
+        }
+        // By an earlier run.
+        let planted = |root: &Path| {
+            before(root);
+            plant(root, &["HEAD", "objects/x", "refs/x"]);
+        };
+        let names = found_after(planted, |root| plant(root, &["foo/config"]), true);
+        assert_eq!(names, [".git/modules/libs/foo/config"]);
+        let moved = |root: &Path| {
+            fs::rename(root.join(".git/modules/libs/foo"), root.join(".git/modules/new")).unwrap();
+        };
+        assert_eq!(found_after(before, moved, true), [".git/modules/new"]);
     }
 
     #[test]

@@ -174,7 +174,34 @@ fn a_branch_that_moved_meanwhile_is_not_overwritten() {
     assert_eq!(place.host(&["rev-parse", "main"]), host);
     assert_eq!(done.refs[0].kept_as.as_deref(), Some("refs/ringfence/test/heads/main"));
     assert_eq!(place.host(&["rev-parse", "refs/ringfence/test/heads/main"]), commit);
-    assert!(done.notices[0].contains("refs/heads/main was not moved"), "{:?}", done.notices);
+    let told = done.notices.iter().any(|notice| notice.contains("refs/heads/main was not moved"));
+    assert!(told, "{:?}", done.notices);
+}
+
+/// The index of a run fits the commits that it began with.
+#[test]
+fn an_index_is_not_taken_over_when_head_moved_meanwhile() {
+    let moves: [&[&str]; 4] = [
+        &["commit", "-q", "--allow-empty", "-m", "of the host"],
+        &["symbolic-ref", "HEAD", "refs/heads/other"],
+        &["checkout", "-q", "--detach"],
+        &["pack-refs", "--all"],
+    ];
+    for words in moves {
+        let place = Place::new();
+        place.host(&["branch", "other"]);
+        place.begin();
+        fs::write(place.work().join("staged"), "staged\n").unwrap();
+        place.inside(&["add", "staged"]);
+        place.host(words);
+        let before = place.host(&["ls-files", "--stage"]);
+        let done = place.import();
+        let is_moved = words[0] != "pack-refs";
+        assert_eq!(done.index, !is_moved, "{words:?}");
+        assert_eq!(place.host(&["ls-files", "--stage"]) == before, is_moved, "{words:?}");
+        let told = done.notices.iter().filter(|notice| notice.contains("HEAD or its branch moved")).count();
+        assert_eq!(told, usize::from(is_moved), "{words:?}: {:?}", done.notices);
+    }
 }
 
 #[test]

@@ -46,6 +46,10 @@ impl Staged for Traceless<run::Built> {
         self.run.notices()
     }
 
+    fn warnings(&self) -> Vec<String> {
+        self.run.warnings()
+    }
+
     fn locations(&mut self) -> Vec<(PathBuf, Locations)> {
         self.run.locations()
     }

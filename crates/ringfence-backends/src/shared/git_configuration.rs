@@ -14,10 +14,6 @@ use ringfence_workspace::git::{Budget, Configuration, Found, Located, Reach, lin
 
 use super::survey::{Survey, add, writes};
 
-/// Configuration files that git reads for every repository, besides those of the home.
-const SYSTEM_CONFIGURATION: &str = "/etc/gitconfig";
-/// The same in the home.
-const HOME_CONFIGURATION: [&str; 2] = [".gitconfig", ".config/git/config"];
 /// What all configurations of a start may take together.
 const TOTAL: Budget = Budget { files: 512, bytes: 16 << 20, values: 1024, hooks: 50_000, links: 1024 };
 /// Most paths that all configurations protect, that those of the user do, and that one below the workspace does.
@@ -27,6 +23,8 @@ const MAX_PATHS_OF_REPOSITORY: usize = 32;
 /// Most notices about them, and the most characters of one.
 const MAX_NOTICES: usize = 32;
 const MAX_NOTICE_CHARACTERS: usize = 400;
+/// Most of them that are said where no user may read: a run may have made the repositories.
+const MAX_WARNINGS: usize = 5;
 
 /// What git takes from the user's configuration, for repositories that are found later.
 #[derive(Debug, Clone, Default)]
@@ -65,10 +63,8 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
         return;
     }
     survey.user_git = UserGit { home: home.to_owned(), roots: roots.clone(), ..UserGit::default() };
-    let of_home = HOME_CONFIGURATION.map(|name| home.join(name));
-    let files = [PathBuf::from(SYSTEM_CONFIGURATION)].into_iter().chain(of_home);
     let hooks = follow(survey, Of::User(&roots), |follower| {
-        let user = follower.read(files);
+        let user = follower.read(Configuration::files_of_user(home));
         follower.files(&user);
         user.templates.iter().for_each(|value| follower.template(value, workspace));
         if *found == Found::Nothing {
@@ -82,10 +78,23 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
     if *found != Found::Nothing {
         follow_own(&configuration_files(found, workspace, home), workspace, &roots, survey);
     }
-    for above in workspace.ancestors().skip(1).filter(|above| has_git(above)) {
+    for above in above(workspace, &roots) {
         let files = Configuration::files_of(above, Reach { home, within: None });
         follow_own(&files, above, &roots, survey);
     }
+}
+
+/// Working trees above the workspace and other directories that a run may write. One in such a directory is found by its scan.
+fn above<'p>(workspace: &'p Path, roots: &'p [PathBuf]) -> Vec<&'p Path> {
+    let mut above: Vec<&Path> = workspace.ancestors().skip(1).collect();
+    for root in roots.iter().filter(|root| *root != workspace) {
+        let is_written = |path: &Path| roots.iter().any(|root| path.starts_with(root));
+        let new = root.ancestors().skip(1).filter(|path| !above.contains(path) && !is_written(path));
+        let new: Vec<&Path> = new.collect();
+        above.extend(new);
+    }
+    above.retain(|path| has_git(path));
+    above
 }
 
 /// Protects what the configuration of a repository names that is not below the workspace.
@@ -329,9 +338,13 @@ impl<'a> Follower<'a> {
         let is_open = is_writable && !path.starts_with(tree) && !is_git(path);
         if is_open && !self.survey.protected.iter().any(|known| known == path) {
             let (path, tree) = (path.display(), tree.display());
-            self.notice(format!(
+            let message = format!(
                 "{path}, which the git configuration of {tree} names, is not protected: it is outside of that directory"
-            ));
+            );
+            let pushed = self.survey.notices.len();
+            self.notice(message);
+            let new = self.survey.notices.get(pushed).filter(|_| self.survey.warnings.len() < MAX_WARNINGS);
+            self.survey.warnings.extend(new.cloned());
         }
     }
 

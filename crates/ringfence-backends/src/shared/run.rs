@@ -116,7 +116,14 @@ impl Idle {
         let input = (request.stdin == Stdin::Inherit).then(|| input.as_fd());
         self.gate.send(&Order::Build(spec), input).map_err(|error| lost(&error))?;
         let name = request.argv.first().cloned().unwrap_or_default();
-        Ok(Built { idle: self, name, notices: Vec::new(), locations: Vec::new(), stubs: Vec::new() })
+        Ok(Built {
+            idle: self,
+            name,
+            notices: Vec::new(),
+            warnings: Vec::new(),
+            locations: Vec::new(),
+            stubs: Vec::new(),
+        })
     }
 }
 
@@ -127,6 +134,8 @@ pub(crate) struct Built {
     name: String,
     /// What a user should know of the workspace.
     notices: Vec<String>,
+    /// Those of it that are said on standard error also where that is no terminal.
+    warnings: Vec<String>,
     /// Where directories are in the trees that were scanned.
     locations: Vec<(PathBuf, Locations)>,
     /// The names that are reserved in the workspace.
@@ -144,13 +153,18 @@ impl Built {
             StandIn::File(text) => (path, Some(text)),
         });
         let stubs = stubs.collect();
-        Self { notices: hidden_notice::notices(survey, request), locations, stubs, ..self }
+        let warnings = std::mem::take(&mut survey.warnings);
+        Self { notices: hidden_notice::notices(survey, request), warnings, locations, stubs, ..self }
     }
 }
 
 impl Staged for Built {
     fn notices(&self) -> Vec<String> {
         self.notices.clone()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
     }
 
     fn locations(&mut self) -> Vec<(PathBuf, Locations)> {

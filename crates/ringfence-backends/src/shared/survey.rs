@@ -107,6 +107,8 @@ pub(crate) struct Survey {
     pub(crate) locations: Vec<(PathBuf, Locations)>,
     /// What a user should know of it.
     pub(crate) notices: Vec<String>,
+    /// Those of the notices that are said on standard error also where that is no terminal.
+    pub(crate) warnings: Vec<String>,
 }
 
 pub(super) fn refused(message: String) -> LaunchError {

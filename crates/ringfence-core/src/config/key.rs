@@ -161,7 +161,9 @@ impl Kind {
             }),
             // A path that depends on where one stands would let a repository choose the policy.
             Kind::PolicyChoice if !is_settled_path(text) => {
-                text.parse::<Preset>().map(drop).map_err(|error| invalid(&error))
+                text.parse::<Preset>().map(drop).map_err(|error| {
+                    Problem::Invalid(format!("{}; expected {}", error.without_remedy(), self.expected()))
+                })
             }
             Kind::Memory => MemorySize::parse_limit(text).map(drop).map_err(|error| invalid(&error)),
             Kind::Cpus => text.parse::<Cpus>().map(drop).map_err(|error| invalid(&error)),

@@ -26,9 +26,16 @@ pub enum Preset {
 
 /// A preset that does not exist.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown policy `{given}`{}; the presets are {}, or name a file such as ./policy.json", hint(.given), Preset::NAMES.join(", "))]
+#[error("{}; the presets are {}, or name a file such as ./policy.json", self.without_remedy(), Preset::NAMES.join(", "))]
 pub struct UnknownPreset {
     given: String,
+}
+
+impl UnknownPreset {
+    /// What is wrong, for where a relative path is none of the remedies.
+    pub fn without_remedy(&self) -> String {
+        format!("unknown policy `{}`{}", self.given, hint(&self.given))
+    }
 }
 
 fn hint(given: &str) -> String {

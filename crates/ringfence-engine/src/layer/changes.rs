@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use ringfence_workspace::{Directory, EntryKind, MAX_PATH_BYTES, Metadata};
 
+use super::executed;
 use super::renames::{self, RenameLimits};
 use super::{CHANGED_MEANWHILE, Change, DELETED_MEANWHILE, Layer, PERMISSIONS, What};
 
@@ -92,6 +93,7 @@ impl Layer {
         let Walk { is_truncated, is_unread, mut list, .. } = walk;
         list.sort_by(|a, b| a.path.cmp(&b.path).then(is_addition(a).cmp(&is_addition(b))));
         let renames = renames::find(self, &mut list, &limits.renames);
+        executed::mark(self, &mut list);
         let mut notices = Vec::new();
         if is_truncated {
             notices.push(format!(
@@ -151,7 +153,15 @@ impl Walk<'_> {
         }
         self.left.path_bytes -= length;
         let path = path.to_owned();
-        self.list.push(Change { path, what, directory, conflict, length: None, is_covered: false });
+        self.list.push(Change {
+            path,
+            what,
+            directory,
+            conflict,
+            executed_by: None,
+            length: None,
+            is_covered: false,
+        });
         self.list.last_mut()
     }
 

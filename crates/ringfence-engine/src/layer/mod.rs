@@ -10,6 +10,7 @@
 
 mod apply;
 mod changes;
+mod executed;
 mod renames;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ringfence_core::paths::DirectoryId;
+use ringfence_workspace::executed::ExecutedBy;
 use ringfence_workspace::{Directory, DirectoryError, Existing, Metadata, ReadError, StubList, remove_tree};
 use serde::{Serialize, Serializer};
 
@@ -91,6 +93,9 @@ pub struct Change {
     /// Why it cannot be applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conflict: Option<String>,
+    /// What executes it later, if it stays and a program does.
+    #[serde(skip)]
+    pub executed_by: Option<ExecutedBy>,
     /// Length of a regular file that was added or removed.
     #[serde(skip)]
     length: Option<u64>,
@@ -140,6 +145,8 @@ fn as_text_if_any<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Resul
     path.as_ref().map(|path| path.display().to_string()).serialize(serializer)
 }
 
+/// The directory of an overlay that has what the run wrote.
+const UPPER: &str = "upper";
 const CHANGED_MEANWHILE: &str = "it was changed in the workspace since the run began";
 const DELETED_MEANWHILE: &str = "it was deleted in the workspace since the run began";
 /// The permissions that are applied. To be another user is not among them.
@@ -170,6 +177,11 @@ impl Layer {
             overlay,
             upper,
         })
+    }
+
+    /// Where an overlay has what the run wrote.
+    pub(crate) fn upper_of(directory: &Path) -> PathBuf {
+        directory.join(UPPER)
     }
 
     /// What the run wrote.
@@ -225,7 +237,7 @@ impl Layer {
 /// Opens what a run wrote. Its root is made accessible again if the run took the user's own right to it; the permissions of the
 /// workspace's root are not applied.
 fn open_upper(overlay: &Directory) -> io::Result<Directory> {
-    let name = Path::new("upper");
+    let name = Path::new(UPPER);
     if overlay.metadata(name)?.permissions() & 0o700 != 0o700 {
         overlay.unlock_directory(name)?;
     }

@@ -41,6 +41,8 @@ pub(crate) struct NamedPaths {
     pub(crate) templates: Vec<OsString>,
     /// Files that it includes on whatever condition.
     pub(crate) includes: Vec<OsString>,
+    /// The values of `core.worktree`.
+    pub(crate) worktrees: Vec<OsString>,
 }
 
 /// Returns the paths that a configuration names.
@@ -50,6 +52,7 @@ pub(crate) fn named_paths(content: &[u8]) -> NamedPaths {
         let to = match name.as_slice() {
             b"core.hookspath" => &mut paths.hooks,
             b"init.templatedir" => &mut paths.templates,
+            b"core.worktree" => &mut paths.worktrees,
             name if is_include(name) => &mut paths.includes,
             _ => continue,
         };

@@ -771,7 +771,7 @@ impl Importer<'_> {
         let files = [self.start.common.join("config"), self.start.own().join("config.worktree")];
         let reach = Reach { home: Path::new("/nonexistent"), within: None };
         let hooks = self.start.common.join("hooks");
-        let located = configured(files, hooks, &tree, reach, Budget::OF_USER);
+        let located = configured(files, Some(hooks), &tree, reach, &mut Budget::OF_USER.clone()).located;
         let below = |path: PathBuf| {
             let below = path.strip_prefix(&tree).ok()?.to_owned();
             (!below.as_os_str().is_empty() && !below.starts_with(".git")).then_some(below)
@@ -917,8 +917,8 @@ impl Importer<'_> {
         if !refs::is_name_of_git(&change.name) {
             return Err("git makes no branch or tag of this name".to_owned());
         }
-        if change.from.is_none() && !refs::is_plain_name(&change.name) {
-            return Err(NOT_PLAIN.to_owned());
+        if let Some(why) = change.from.is_none().then(|| self.refused_name(&change.name)).flatten() {
+            return Err(why);
         }
         let is_new = |path: &&Path| !path.as_os_str().is_empty() && self.common.metadata(path).is_err();
         let needed = name.ancestors().filter(is_new).count();
@@ -928,6 +928,26 @@ impl Importer<'_> {
         }
         (*entries, *bytes) = (*entries - needed, *bytes - text);
         Ok(())
+    }
+
+    /// Why a run makes no ref of a name, if it makes none: a shell could execute it, or git takes it for another one's.
+    fn refused_name(&self, name: &str) -> Option<String> {
+        if !refs::is_plain_name(name) {
+            return Some(NOT_PLAIN.to_owned());
+        }
+        if refs::is_special_name(name) {
+            return Some("git takes its short name for something else".to_owned());
+        }
+        let is_file = |name: &str| {
+            self.common.metadata(Path::new(name)).is_ok_and(|data| data.kind() == EntryKind::File)
+        };
+        let exists = |other: &String| {
+            self.seen.before.contains_key(other)
+                || self.start.symbolic.iter().any(|(known, _)| known == other)
+                || is_file(other)
+        };
+        let other = refs::of_same_short_name(name).into_iter().find(exists)?;
+        Some(format!("its short name is that of {other} too"))
     }
 
     /// Whether nothing would name the old commits any more once a ref is changed. The stash has them in its reflog.
@@ -1004,8 +1024,11 @@ impl Importer<'_> {
         if !refs::is_name_of_git(name) {
             return Some("git makes no branch of the name that it points to".to_owned());
         }
-        if !self.seen.before.contains_key(name) && !refs::is_plain_name(name) {
-            return Some(format!("it points to {name}: {NOT_PLAIN}"));
+        if !self.seen.before.contains_key(name)
+            && !moved.contains(name)
+            && let Some(why) = self.refused_name(name)
+        {
+            return Some(format!("it points to {name}: {why}"));
         }
         let why = checked_out.why_not(name, self.start.is_head(name))?;
         Some(format!("it points to {name}: {why}"))
@@ -1079,6 +1102,28 @@ impl Importer<'_> {
         self.own.read_text(Path::new("HEAD"), MAX_HEAD_BYTES).ok()
     }
 
+    /// Whether the real `HEAD` names the same commit by the same branch as when the run began. To be asked before refs are moved.
+    fn is_head_as_before(&self) -> bool {
+        if self.head().as_deref().map(str::trim) != Some(self.start.head.trim()) {
+            return false;
+        }
+        let Some(RefValue::Symbolic(branch)) = refs::parse_value(&self.start.head) else { return true };
+        let loose = self.common.read_text(Path::new(&branch), MAX_HEAD_BYTES).ok();
+        let now = match loose.as_deref().and_then(refs::parse_value) {
+            Some(RefValue::Object(id)) => Some(id),
+            _ => {
+                let resolved = self.real.run(&["rev-parse", "--verify", "-q", &branch], Input::Nothing);
+                resolved.ok().map(|id| String::from_utf8_lossy(&id).trim().to_owned())
+            }
+        };
+        match self.seen.before.get(&branch) {
+            Some(RefValue::Object(id)) => now.as_ref() == Some(id),
+            // A symbolic ref was resolved for the run, as far as it is known.
+            Some(RefValue::Symbolic(_)) => true,
+            None => now.is_none() || self.start.symbolic.iter().any(|(name, _)| *name == branch),
+        }
+    }
+
     fn index_stamp(&self) -> Option<Stamp> {
         let (_, data) = self.own.described_file(Path::new("index")).ok()?;
         Some(Stamp::of(&data))
@@ -1103,6 +1148,9 @@ impl Importer<'_> {
         let now = list(&self.real)?.ok_or_else(unsound)?;
         if after == now {
             return Ok(None);
+        }
+        if !self.is_head_as_before() {
+            return Err(GitError::HeadMoved);
         }
         if real_stamp != self.start.index {
             let message = "it changed meanwhile; `git reset` makes it fit HEAD".to_owned();

@@ -36,7 +36,7 @@ pub struct Budget {
     pub files: usize,
     /// Bytes of them.
     pub bytes: u64,
-    /// Values of `include.path`, `core.hooksPath` and `init.templateDir`.
+    /// Values of `include.path`, `core.hooksPath`, `core.worktree` and `init.templateDir`.
     pub values: usize,
     /// Entries of directories of hooks that are looked at.
     pub hooks: usize,
@@ -120,6 +120,8 @@ pub struct Configuration {
     pub hooks: Vec<OsString>,
     /// The values of `init.templateDir`, as they are written.
     pub templates: Vec<OsString>,
+    /// The values of `core.worktree`, as they are written.
+    pub worktrees: Vec<OsString>,
     /// Files that were not looked at, for they lie outside of what may be read.
     pub outside: Vec<PathBuf>,
     /// Whether it names more than may be followed.
@@ -138,14 +140,16 @@ impl Configuration {
         reader.found
     }
 
+    /// The configuration files that git reads for every repository.
+    pub fn files_of_user(home: &Path) -> [PathBuf; 3] {
+        let of_home = |name: &str| home.join(name);
+        [PathBuf::from("/etc/gitconfig"), of_home(".gitconfig"), of_home(".config/git/config")]
+    }
+
     /// The configuration files of the repository whose working tree is at `tree`, as far as its `.git` can be followed.
     pub fn files_of(tree: &Path, reach: Reach<'_>) -> Vec<PathBuf> {
         let pointer = tree.join(".git");
-        let line = |path: &Path| {
-            let is_allowed = !reach.leads_out(path);
-            let bytes = is_allowed.then(|| read_plain(path, MAX_POINTER_BYTES).ok()).flatten()?;
-            Some(String::from_utf8_lossy(&bytes).trim().to_owned())
-        };
+        let line = |path: &Path| read_line(path, reach);
         let own = match line(&pointer).as_deref().and_then(|text| text.strip_prefix("gitdir:")) {
             Some(target) => tree.join(target.trim()),
             None => pointer,
@@ -222,27 +226,77 @@ pub fn linked_hooks(directory: &Path, reach: Reach<'_>, budget: &mut Budget) -> 
     Ok(found)
 }
 
-/// Files that the configuration of a repository includes, its directories of hooks, and what links among the hooks lead to.
-/// `files` are those of the repository, `hooks` is its own directory of hooks and `tree` its working tree.
+/// What a configuration leads to.
+#[derive(Debug, Default)]
+pub struct Followed {
+    /// Files that it consists of, directories of hooks and templates, and what links in these lead to.
+    pub located: Vec<Located>,
+    /// Whether there is more than may be followed.
+    pub is_cut: bool,
+}
+
+/// Follows the configuration of a repository. `files` are those of the repository, `hooks` is its own directory of hooks, if
+/// it has one, and `tree` its working tree.
 pub fn configured(
     files: impl IntoIterator<Item = PathBuf>,
-    hooks: PathBuf,
+    hooks: Option<PathBuf>,
     tree: &Path,
     reach: Reach<'_>,
-    mut budget: Budget,
-) -> Vec<Located> {
-    let configuration = Configuration::read(files, reach, &mut budget);
-    let named = configuration.hooks.iter();
-    let named =
-        named.filter_map(|value| Configuration::hooks_directory(value, tree, reach.home).ok().flatten());
-    let mut located = configuration.files;
-    for directory in named.chain([hooks]) {
+    budget: &mut Budget,
+) -> Followed {
+    let configuration = Configuration::read(files, reach, budget);
+    follow(configuration, hooks, &[tree.to_owned()], reach, budget)
+}
+
+/// The same for a git directory, whatever working trees it says that it has. Its path has no link on its way.
+pub fn configured_in(directory: &Path, reach: Reach<'_>, budget: &mut Budget) -> Followed {
+    let common = read_line(&directory.join("commondir"), reach);
+    let common = common.map_or_else(|| directory.to_owned(), |common| directory.join(common));
+    let files = [common.join("config"), directory.join("config.worktree")];
+    let configuration = Configuration::read(files, reach, budget);
+    // Names of one without a working tree are taken from the git directory itself.
+    let beside = if directory.ends_with(".git") { directory.parent() } else { None };
+    let own = beside.unwrap_or(directory).to_owned();
+    let linked = read_line(&directory.join("gitdir"), reach).map(|pointer| directory.join(pointer));
+    let linked = linked.and_then(|pointer| pointer.parent().map(lexical));
+    let named = configuration.worktrees.iter().map(|value| lexical(&directory.join(value)));
+    let trees: Vec<PathBuf> = [own].into_iter().chain(linked).chain(named).collect();
+    follow(configuration, Some(common.join("hooks")), &trees, reach, budget)
+}
+
+fn follow(
+    configuration: Configuration,
+    hooks: Option<PathBuf>,
+    trees: &[PathBuf],
+    reach: Reach<'_>,
+    budget: &mut Budget,
+) -> Followed {
+    let named = configuration.hooks.iter().flat_map(|value| {
+        let of = move |tree| Configuration::hooks_directory(value, tree, reach.home).ok().flatten();
+        trees.iter().filter_map(move |tree| of(tree))
+    });
+    let templates = configuration.templates.iter().flat_map(|value| {
+        let of = |tree| Configuration::hooks_directory(value, tree, reach.home).ok().flatten();
+        let found: Vec<PathBuf> = trees.iter().filter_map(|tree| of(tree)).collect();
+        found.into_iter().flat_map(|template| [template.join("hooks"), template])
+    });
+    let directories: BTreeSet<PathBuf> = named.chain(templates).chain(hooks).collect();
+    let mut found = Followed { located: configuration.files, is_cut: configuration.is_cut };
+    for directory in directories {
         let Ok(Some(directory)) = locate_within(&directory, reach) else { continue };
-        let linked = linked_hooks(&directory.end, reach, &mut budget).unwrap_or_default();
-        located.extend(linked.located);
-        located.push(directory);
+        let linked = linked_hooks(&directory.end, reach, budget).unwrap_or_default();
+        found.is_cut |= linked.is_cut;
+        found.located.extend(linked.located);
+        found.located.push(directory);
     }
-    located
+    found
+}
+
+/// The first line of a file that points elsewhere, if it may be read.
+fn read_line(path: &Path, reach: Reach<'_>) -> Option<String> {
+    let is_allowed = !reach.leads_out(path);
+    let bytes = is_allowed.then(|| read_plain(path, MAX_POINTER_BYTES).ok()).flatten()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
 /// A path on whose way no link is.
@@ -373,9 +427,11 @@ impl Reader<'_> {
     }
 
     fn content(&mut self, path: &Path, content: &[u8], depth: usize) {
-        let NamedPaths { hooks, templates, includes } = config::named_paths(content);
-        let [hooks, templates, includes] = [hooks, templates, includes].map(|values| self.affordable(values));
+        let NamedPaths { hooks, templates, includes, worktrees } = config::named_paths(content);
+        let [hooks, templates, includes, worktrees] =
+            [hooks, templates, includes, worktrees].map(|values| self.affordable(values));
         self.found.hooks.extend(hooks);
+        self.found.worktrees.extend(worktrees);
         self.found.templates.extend(templates);
         // Git takes the directory of the name by which it opened the file, also if that is a link.
         let beside = path.parent().unwrap_or(Path::new("/"));

@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 pub use committed::{Committed, INDEX};
 pub use import::{Import, Imported, RefChange, forget, has_commits, import, repository_of};
 pub use indirect::{
-    Budget, Configuration, LinkedHooks, Located, Reach, configured, linked_hooks, locate, locate_within,
+    Budget, Configuration, Followed, LinkedHooks, Located, Reach, configured, configured_in, linked_hooks,
+    locate, locate_within,
 };
 pub use private::{MAX_INDEX_BYTES, MODULES, Made, Making, SharedPart, make, make_empty, shared_parts};
 pub use program::find as find_git;
@@ -45,6 +46,9 @@ pub enum GitError {
     /// A directory cannot be opened.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    /// The user committed, reset or checked out something meanwhile.
+    #[error("HEAD or its branch moved in the repository since the run began, so the index there is kept")]
+    HeadMoved,
     /// Refs cannot be read.
     #[error(transparent)]
     Refs(#[from] RefsError),

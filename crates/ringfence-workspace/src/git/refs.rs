@@ -138,6 +138,49 @@ pub(crate) fn is_name_of_git(name: &str) -> bool {
     short.is_none_or(|short| !short.starts_with('-') && short != "HEAD")
 }
 
+/// Names that git has besides those that end in `_HEAD`, or that it gives to something else than a branch or tag.
+const SPECIAL_NAMES: [&str; 9] = [
+    "@",
+    "AUTO_MERGE",
+    "BISECT_EXPECTED_REV",
+    "HEAD",
+    "MERGE_AUTOSTASH",
+    "NOTES_MERGE_PARTIAL",
+    "NOTES_MERGE_REF",
+    "refs",
+    "stash",
+];
+
+/// Whether git, or a user who reads it, takes the short name of a branch or tag for something else.
+pub(crate) fn is_special_name(name: &str) -> bool {
+    let short = [HEADS, TAGS].iter().find_map(|kind| name.strip_prefix(kind));
+    let is_pseudo = |short: &str| {
+        short.ends_with("_HEAD")
+            && short.bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-'))
+    };
+    short.is_some_and(|short| {
+        is_pseudo(short)
+            || SPECIAL_NAMES.contains(&short)
+            || short.starts_with("refs/")
+            || is_object_id(short)
+    })
+}
+
+/// Other refs that the short name of a branch or tag stands for, if they exist.
+pub(crate) fn of_same_short_name(name: &str) -> Vec<String> {
+    let of_remotes = |short: &str| [format!("{REMOTES}{short}"), format!("{REMOTES}{short}/HEAD")];
+    let with = |other: &str, short: &str| [format!("{other}{short}")].into_iter().chain(of_remotes(short));
+    match (name.strip_prefix(HEADS), name.strip_prefix(TAGS)) {
+        (Some(short), _) => with(TAGS, short).collect(),
+        (_, Some(short)) => with(HEADS, short).collect(),
+        (None, None) => Vec::new(),
+    }
+}
+
+const HEADS: &str = "refs/heads/";
+const TAGS: &str = "refs/tags/";
+const REMOTES: &str = "refs/remotes/";
+
 /// Whether shells take every character of a name for text.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     name.chars().all(is_plain)
@@ -273,7 +316,25 @@ pub(crate) fn packed_text(refs: &Refs) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{RefValue, encoded, is_plain_name, is_ref_name, parse_value};
+    use super::{
+        RefValue, encoded, is_plain_name, is_ref_name, is_special_name, of_same_short_name, parse_value,
+    };
+
+    #[test]
+    fn names_that_git_gives_to_something_else_are_special() {
+        for name in
+            ["heads/FETCH_HEAD", "tags/ORIG_HEAD", "heads/X_HEAD", "tags/@", "heads/refs", "tags/stash"]
+        {
+            assert!(is_special_name(&format!("refs/{name}")), "{name}");
+        }
+        for name in ["heads/a_HEAD", "tags/HEADS", "heads/x/FETCH_HEAD", "heads/stash-2", "notes/stash"] {
+            assert!(!is_special_name(&format!("refs/{name}")), "{name}");
+        }
+        assert_eq!(
+            of_same_short_name("refs/tags/origin/main"),
+            ["refs/heads/origin/main", "refs/remotes/origin/main", "refs/remotes/origin/main/HEAD"]
+        );
+    }
 
     #[test]
     fn names_that_shells_could_execute_are_encoded() {

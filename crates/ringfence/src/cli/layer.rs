@@ -14,7 +14,7 @@ use ringfence_engine::git::{self, ImportedRefs};
 use ringfence_engine::layer::{Applied, Change, Changes, Layer, LayerError, What};
 use ringfence_server::desk::FileChange;
 use ringfence_store::runs::Progress;
-use ringfence_workspace::executed::executed_by;
+use ringfence_workspace::executed::ExecutedBy;
 use ringfence_workspace::{Directory, EntryKind};
 use similar::{ChangeTag, TextDiff};
 
@@ -130,8 +130,7 @@ fn done_to(layer: &Layer, change: &Change) -> String {
 
 /// Why a program executes a file later that the run made or changed.
 fn executed_later(change: &Change) -> Option<&'static str> {
-    let stays = !change.directory && !matches!(change.what, What::Removed { .. });
-    executed_by(&change.path).filter(|_| stays).map(|by| by.describe())
+    change.executed_by.map(ExecutedBy::describe)
 }
 
 /// A run that is over and has an overlay, with its record and the directory of the overlay.
