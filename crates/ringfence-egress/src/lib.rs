@@ -31,6 +31,7 @@ mod passing;
 mod placeholder;
 mod post;
 mod prefixed;
+mod process_table;
 pub mod processes;
 mod providers;
 mod relay;
