@@ -21,6 +21,8 @@ const USAGE: &str = r#""usage":{"prompt_tokens":100000,"completion_tokens":10000
 struct Provider {
     front: Front,
     requests: Arc<Mutex<Vec<(String, Value)>>>,
+    /// The head of each request.
+    heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Provider {
@@ -28,14 +30,15 @@ impl Provider {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
         let requests = Arc::<Mutex<Vec<_>>>::default();
-        let seen = Arc::clone(&requests);
+        let heads = Arc::<Mutex<Vec<_>>>::default();
+        let (seen, seen_heads) = (Arc::clone(&requests), Arc::clone(&heads));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let seen = Arc::clone(&seen);
-                std::thread::spawn(move || while answer(&stream, &seen).is_some() {});
+                let (seen, heads) = (Arc::clone(&seen), Arc::clone(&seen_heads));
+                std::thread::spawn(move || while answer(&stream, &seen, &heads).is_some() {});
             }
         });
-        Self { front: Front::start(address, &[HOST, ANTHROPIC]).unwrap(), requests }
+        Self { front: Front::start(address, &[HOST, ANTHROPIC]).unwrap(), requests, heads }
     }
 
     fn place(&self, limits: &str) -> Place {
@@ -62,7 +65,7 @@ impl Provider {
 }
 
 /// Answers a request as the real API does; nothing if there is none.
-fn answer(stream: &TcpStream, seen: &Mutex<Vec<(String, Value)>>) -> Option<()> {
+fn answer(stream: &TcpStream, seen: &Mutex<Vec<(String, Value)>>, heads: &Mutex<Vec<String>>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -76,6 +79,7 @@ fn answer(stream: &TcpStream, seen: &Mutex<Vec<(String, Value)>>) -> Option<()> 
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let line = head.lines().next()?.to_owned();
     seen.lock().unwrap().push((line.clone(), request.clone()));
+    heads.lock().unwrap().push(head.to_ascii_lowercase());
     let (kind, text) = reply(&line, &request);
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", text.len());
     let mut writer = stream;
@@ -154,6 +158,75 @@ fn usage_that_is_hidden_ends_the_run_after_one_answer() {
             assert!(ran.stderr.contains("the budget was passed"), "{path} {body} {limits}: {ran:?}");
         }
     }
+}
+
+/// A host that reads a body by its type must read what was counted.
+#[test]
+fn body_of_any_type_is_counted_and_sent_as_what_was_read() {
+    const URL: &str = "https://api.openai.com/v1/chat/completions";
+    let body = r#"{"model":"gpt-5","user":"&model=gpt-4o&stream=true&"}"#;
+    for headers in [
+        "",
+        "-H 'content-type:'",
+        "-H 'content-type: text/plain'",
+        "-H 'content-type: application/json; charset=utf-16'",
+        "-H 'content-type: application/json' -H 'content-type: application/x-www-form-urlencoded'",
+    ] {
+        for version in ["--http1.1", "--http2"] {
+            let provider = Provider::start();
+            let place = provider.place(r#"{"tokens": 1000}"#);
+            let ran = run(&place, &format!("-o /dev/null {version} {headers} -d '{body}' {URL}"));
+            assert_eq!(provider.count(), 1, "{headers}: {ran:?}");
+            let head = provider.heads.lock().unwrap()[0].clone();
+            let types: Vec<_> = head.lines().filter(|line| line.starts_with("content-type")).collect();
+            assert_eq!(types, ["content-type: application/json"], "{headers} {version}: {head}");
+        }
+    }
+}
+
+/// The same usage, however the request is written on the wire.
+#[test]
+fn request_on_any_wire_is_counted_once() {
+    let body = r#"{"model":"gpt-5"}"#;
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: {HOST}\r\n");
+    let plain = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    let chunks = format!("{:x}\r\n{body}\r\n0\r\n", body.len());
+    let chunked = format!(
+        "{head}Transfer-Encoding: chunked\r\nTrailer: X\r\n\r\n{chunks}X: 1\r\nContent-Length: 9\r\n\r\n"
+    );
+    let waiting = format!("{head}Expect: 100-continue\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let upgrading =
+        format!("{head}Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    for request in [&plain, &chunked, &waiting, &upgrading] {
+        // Several of them at once, none of which waits for the answer to another.
+        let provider = Provider::start();
+        let place = provider.place(r#"{"tokens": 1000}"#);
+        let script = r#"
+import os, socket, ssl, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ['HTTPS_PROXY'])
+raw = socket.create_connection((proxy.hostname, proxy.port), 20)
+raw.sendall(b'CONNECT api.openai.com:443 HTTP/1.1\r\nHost: api.openai.com:443\r\n\r\n')
+while not raw.recv(4096).endswith(b'\r\n\r\n'): pass
+tls = ssl.create_default_context().wrap_socket(raw, server_hostname='api.openai.com')
+tls.sendall(open('request', 'rb').read() * 5)
+while tls.recv(4096): pass
+"#;
+        fs::write(place.work().join("pipelined.py"), script).unwrap();
+        fs::write(place.work().join("request"), request).unwrap();
+        let ran = sh(&place, "python3 pipelined.py");
+        assert_eq!(provider.count(), 1, "{request}: {ran:?}");
+        assert!(ran.stderr.contains("the budget was passed"), "{request}: {ran:?}");
+    }
+    // One that is longer than what is read.
+    let provider = Provider::start();
+    let place = provider.place(r#"{"tokens": 100000000}"#);
+    let long = "head -c 34000000 /dev/zero | tr '\\0' x > long; (printf '{\"model\":\"gpt-5\",\"user\":\"'; cat long; printf '\"}') > body";
+    let url = format!("https://{HOST}/v1/chat/completions");
+    for wire in ["", "-H 'transfer-encoding: chunked'", "-H 'expect: 100-continue'", "--http2"] {
+        let ran = sh(&place, &format!("{long}; curl -sS --max-time 60 {wire} --data-binary @body {url}"));
+        assert!(ran.stdout.contains("longer than 32 MiB"), "{wire}: {ran:?}");
+    }
+    assert_eq!(provider.count(), 0);
 }
 
 #[test]

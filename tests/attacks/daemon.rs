@@ -391,6 +391,47 @@ fn login_address_and_session_are_worth_nothing_to_a_run() {
     }
 }
 
+/// Sends the request of a login address so that no process holds the socket while the daemon looks for its holders: the data waits in a
+/// corked socket until that is on its way in a message.
+const LOG_IN_UNHELD: &str = r#"
+import array, os, socket, sys, time
+address, port = sys.argv[1].rsplit(":", 1)
+host, path = sys.argv[2].split(" ")
+near, far = socket.socketpair()
+s = socket.create_connection((address, int(port)), 20)
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+s.sendall(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+near.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno()]))])
+s.close()
+# The kernel sends what is corked after 200 ms.
+time.sleep(2)
+_, ancillary, _, _ = far.recvmsg(1, socket.CMSG_SPACE(4))
+s = socket.socket(fileno=array.array("i", ancillary[0][2])[0])
+s.settimeout(20)
+print(s.recv(4096).split(b" ")[1].decode())
+"#;
+
+#[test]
+fn login_address_is_worth_nothing_from_a_socket_that_no_process_holds() {
+    let site = Site::of(Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin"));
+    let policy = open_policy(&site.place);
+    for more in [["--policy", &policy], ["--mode", "host"]] {
+        let login = printed_address(&site.ok(&["open", "--json"]));
+        let code = format!("{} {}", login.host, login.path);
+        let script = ["--", "python3", "-c", LOG_IN_UNHELD, &site.address, &code];
+        let ran = site.place.run(&[&["exec"][..], &more, &script].concat());
+        assert_eq!(ran.stdout.trim(), "403", "{more:?}: {ran:?}");
+        // It is unused: the owner's program, which holds its socket, can use it.
+        let url = format!("http://{}{}", site.address, login.path);
+        let own = Command::new("curl")
+            .args(["-s", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", "-H"])
+            .args([&format!("host: {}", login.host), &url])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&own.stdout), "303", "{more:?}: {own:?}");
+    }
+}
+
 /// A normal user cannot look into gates, so they are known by their name.
 #[test]
 fn switch_lets_in_a_normal_users_programs_but_none_of_its_runs() {
@@ -1298,6 +1339,46 @@ fn links_in_a_state_directory_of_another_user_are_not_followed() {
     assert_eq!(fs::read_to_string(victim.path()).unwrap(), "");
 }
 
+/// Gives others access to a directory by its access control list, where the file system has such.
+fn check_access_control_lists(above: &Path, list: impl Fn(&Path) -> Ran) {
+    const NAME: &str = "system.posix_acl_access";
+    let own = rustix::process::geteuid().as_raw();
+    let (user, group) = (2_u16, 8_u16);
+    // Tag and id of the entry, its permissions, the mask, and what comes of it.
+    for (tag, id, permissions, mask, code) in [
+        (user, 65533, 7, 7, 125),
+        (group, 65533, 7, 7, 125),
+        (user, 65533, 5, 7, 0),
+        (user, 65533, 7, 5, 0),
+        (user, own, 7, 7, 0),
+    ] {
+        let mut value = vec![2, 0, 0, 0];
+        let unnamed = u32::MAX;
+        for (tag, permissions, id) in
+            [(1, 7, unnamed), (tag, permissions, id), (4, 5, unnamed), (16, mask, unnamed), (32, 5, unnamed)]
+        {
+            value.extend([u16::to_le_bytes(tag), u16::to_le_bytes(permissions)].concat());
+            value.extend(u32::to_le_bytes(id));
+        }
+        // The group's own entry stands before named groups.
+        if tag == group {
+            let (named, owning) = (value[12..20].to_vec(), value[20..28].to_vec());
+            value.splice(12..28, [owning, named].concat());
+        }
+        if rustix::fs::setxattr(above, NAME, &value, rustix::fs::XattrFlags::empty()).is_err() {
+            return;
+        }
+        let ran = list(&above.join("state")).expect_code(code);
+        assert_eq!(
+            ran.stderr.contains("other users can write"),
+            code != 0,
+            "{tag} {permissions} {mask}: {ran:?}"
+        );
+    }
+    rustix::fs::removexattr(above, NAME).unwrap();
+    fs::set_permissions(above, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 #[test]
 fn state_directory_that_others_could_replace_is_refused() {
     let place = Place::new();
@@ -1317,6 +1398,7 @@ fn state_directory_that_others_could_replace_is_refused() {
         }
     }
     fs::set_permissions(&above, fs::Permissions::from_mode(0o755)).unwrap();
+    check_access_control_lists(&above, list);
     if is_root() {
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
         list(&above.join("state")).expect_code(0);

@@ -68,6 +68,7 @@ impl Refusal {
             "credential-path" => {
                 "leave the credential out of this request; it is added to the requests that agent CLIs make"
             }
+            "credential-query" => "leave the parameter out of the query: the credential is in a header",
             "budget-field" => "leave the field out of the request, or use a policy without a budget",
             "budget-tool" => "leave the tool out of the request, or use a policy without a budget",
             "login" => "a person can log in again, outside",

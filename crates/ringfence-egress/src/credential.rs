@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 use hyper_util::client::legacy::Client;
 use ringfence_core::policy::{Host, HostRule};
 
 use crate::answer::Body;
+use crate::authentication::SWAPPED;
 use crate::endpoints::Scope;
 use crate::login::{Login, LoginError, Real};
 use crate::placeholder::{Placeholder, readings};
@@ -23,6 +24,15 @@ pub struct Inside {
     pub env: BTreeMap<String, String>,
     /// Files below its home, with what they hold.
     pub files: BTreeMap<PathBuf, String>,
+}
+
+/// What a credential has put into a request.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// All secrets; the first is the token of a login.
+    pub(crate) secrets: Vec<Secret>,
+    /// The headers that hold them.
+    pub(crate) headers: Vec<HeaderName>,
 }
 
 /// A credential.
@@ -94,29 +104,31 @@ impl Credential {
         self.swaps.iter().find_map(|(_, real)| real.login())
     }
 
-    /// Puts the real values into the headers of a request. All secrets that it put there; the first is the token of a login.
+    /// Puts the real values into the headers of a request.
     pub(crate) async fn apply(
         &self,
         headers: &mut HeaderMap,
         client: &Client<Connector, Body>,
-    ) -> Result<Vec<Secret>, LoginError> {
-        let mut used = Vec::new();
+    ) -> Result<Applied, LoginError> {
+        let mut applied = Applied::default();
         for (placeholder, real) in &self.swaps {
             if !self.is_in_headers(headers) {
                 break;
             }
             let secret = real.get(client).await?;
             // Nowhere else: a host may repeat to the run what it finds in other headers.
-            for name in AUTHENTICATION {
-                let Some(value) = headers.get_mut(&name) else { continue };
+            for name in SWAPPED {
+                let Some(value) = headers.get(&name) else { continue };
                 let swapped = value.to_str().ok().and_then(|text| placeholder.swap(text, secret.reveal()));
                 if let Some(swapped) = swapped {
                     // As it is, and as it is on the wire where that differs.
                     let sent = bare(&swapped);
-                    used.push(secret.clone());
-                    used.extend((sent != secret.reveal()).then(|| Secret::new(sent.to_owned())));
+                    applied.secrets.push(secret.clone());
+                    applied.secrets.extend((sent != secret.reveal()).then(|| Secret::new(sent.to_owned())));
                     if let Some(swapped) = sensitive(swapped) {
-                        *value = swapped;
+                        // In the place of all values of this header.
+                        headers.insert(&name, swapped);
+                        applied.headers.push(name);
                     }
                 }
             }
@@ -125,19 +137,12 @@ impl Credential {
             && let Some(value) = sensitive(whole.reveal().to_owned())
         {
             headers.insert(name, value);
-            used.push(secret.clone());
+            applied.headers.push(name.clone());
+            applied.secrets.push(secret.clone());
         }
-        Ok(used)
+        Ok(applied)
     }
 }
-
-/// The headers by which programs say who they are.
-const AUTHENTICATION: [HeaderName; 4] = [
-    AUTHORIZATION,
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("x-goog-api-key"),
-    HeaderName::from_static("private-token"),
-];
 
 /// The last word of a value, without its scheme.
 fn bare(value: &str) -> &str {

@@ -106,7 +106,7 @@ async fn send(
                 session.bodies.acquire().await.map_err(|_| Refusal::unreachable("the broker ends"))?;
             let body = Limited::new(watched, MAX_BODY_BYTES).collect().await;
             let body = body.map_err(|error| unreadable(&error, &found, target))?.to_bytes();
-            let body = admit(session, api, &parts.headers, body, &mut prepared).await?;
+            let body = admit(session, api, &mut parts.headers, body, &mut prepared).await?;
             parts.headers.insert(CONTENT_LENGTH, body.len().into());
             whole(body)
         }

@@ -10,6 +10,7 @@
 mod answer;
 mod asking;
 mod audit;
+mod authentication;
 mod authority;
 mod broker;
 mod credential;
@@ -19,6 +20,7 @@ mod exchange;
 mod forward;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gateway_headers;
 mod hello;
 mod http1;
 mod local;
@@ -29,6 +31,7 @@ mod passing;
 mod placeholder;
 mod post;
 mod prefixed;
+mod process_table;
 pub mod processes;
 mod providers;
 mod relay;

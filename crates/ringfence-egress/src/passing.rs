@@ -46,7 +46,8 @@ impl Passing {
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Self { reading: None, scrubs, sent, note });
         }
-        if !scrubs.is_empty() && is_packed(&parts.headers) {
+        // Also before any secret was sent: one may be sent while this answer is under way.
+        if sent.is_some() && is_packed(&parts.headers) {
             let refusal = Refusal::unreachable("the host packs its answer though it was asked not to");
             note.refused(&refusal);
             return Err(refusal);
@@ -208,6 +209,10 @@ mod tests {
             let note = Note::new(&session, &"host.test", 443, "tls");
             Passing::begin(&session, prepared, &mut parts, note)
         };
+        for encoding in ["gzip", "br", "zstd", "deflate", "identity, gzip"] {
+            assert!(begin(true, &[("content-encoding", encoding)]).is_err(), "{encoding} before a secret");
+        }
+        assert!(begin(false, &[("content-encoding", "gzip")]).is_ok(), "of another host");
         let mut before = begin(true, &[]).ok().unwrap();
         assert_eq!(before.pass(Bytes::from_static(b"sk-real ")), "sk-real ");
         session.sent.add(&[Secret::new("sk-real".into()), Secret::new("sk-real".into())]);

@@ -7,12 +7,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::process_table::ProcessTable;
+
 /// The namespaces of a process that has to share the asker's.
 const NAMESPACES: [&str; 3] = ["user", "pid", "mnt"];
 /// Longer chains of parents are not followed.
-const MAX_ANCESTORS: usize = 1000;
+pub(crate) const MAX_ANCESTORS: usize = 1000;
 /// The name of every gate, and of the first process of its sandbox (`ringfence-gate`: `set_name`).
-const GATE_NAME: &str = "ringfence-gate";
+pub(crate) const GATE_NAME: &str = "ringfence-gate";
 
 /// What a process does with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,17 +32,19 @@ pub fn are_outside_of_runs(processes: &[PathBuf], role: Role) -> bool {
 
 /// The processes that hold a socket, as directories of `/proc`. Those of other users cannot be looked into.
 pub fn holders(inode: u64) -> Vec<PathBuf> {
-    let wanted = format!("socket:[{inode}]");
-    let holds = |process: &PathBuf| {
-        let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        descriptors.into_iter().any(|entry| {
-            fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == wanted.as_str())
-        })
-    };
-    processes().filter(holds).collect()
+    processes().filter(|process| holds(process, inode)).collect()
 }
 
-fn processes() -> impl Iterator<Item = PathBuf> {
+/// Whether a process is seen to hold a socket.
+fn holds(process: &Path, inode: u64) -> bool {
+    let wanted = format!("socket:[{inode}]");
+    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    descriptors
+        .into_iter()
+        .any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == wanted.as_str()))
+}
+
+pub(crate) fn processes() -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
     entries.filter(|process| pid_of(process).is_some())
 }
@@ -87,14 +91,23 @@ fn is_gate(process: &Path) -> bool {
 
 /// Whether a socket of this user is in the hands of a run. A process can keep its descriptors from being listed, as `sshd` does, and
 /// a socket can be on its way in a message, where nobody holds it: where no holder is found, it is a run's if one could have it.
+///
+/// The descriptors of processes outside of runs are listed only while a run could have it unseen: there may be thousands of them,
+/// and this is asked for each request of a session.
 pub fn is_held_by_run(inode: u64) -> bool {
-    match holders(inode) {
-        holders if holders.is_empty() => processes().any(|process| may_hold_unseen(&process)),
-        holders => holders.iter().any(|process| is_below_gate(process)),
+    let of_runs = ProcessTable::read().below_gates();
+    if of_runs.iter().any(|process| holds(process, inode)) {
+        return true;
     }
+    if !of_runs.iter().any(|process| may_hold_unseen(process)) {
+        return false;
+    }
+    // A run may have taken it back meanwhile.
+    let holders = holders(inode);
+    holders.is_empty() || holders.iter().any(|process| is_below_gate(process))
 }
 
-/// Whether a process of a run of this user could have a socket of this network without being seen to: its descriptors cannot be
+/// Whether a process of a run, if it is of this user, could have a socket of this network without being seen to: its descriptors cannot be
 /// listed, or it is in this network. The first process of a sandbox, a gate itself, is none: it holds no socket of a program.
 fn may_hold_unseen(process: &Path) -> bool {
     let is_first = || {
@@ -110,7 +123,7 @@ fn may_hold_unseen(process: &Path) -> bool {
     let network = |process: &Path| fs::read_link(process.join("ns/net")).ok();
     let is_here = || network(process).is_none_or(|at| Some(at) == network(Path::new("/proc/self")));
     let is_unseen = || fs::read_dir(process.join("fd")).is_err() || is_here();
-    is_own && is_below_gate(process) && is_unseen() && !is_first()
+    is_own && is_unseen() && !is_first()
 }
 
 /// The process above another one.

@@ -235,7 +235,7 @@ impl<S: Stream> Relay<S> {
         let body = match prepared.counted(&ways.session) {
             None => None,
             Some(api) => {
-                let body = self.metered_body(api, &mut asked, &parts.headers, &mut prepared, &note).await;
+                let body = self.metered_body(api, &mut asked, &mut parts.headers, &mut prepared, &note).await;
                 match body.inspect_err(|refusal| note.refused(refusal))? {
                     Some(body) => Some(body),
                     None => return Ok(Next::Cut),
@@ -255,7 +255,7 @@ impl<S: Stream> Relay<S> {
         &mut self,
         api: Api,
         asked: &mut Asked,
-        headers: &HeaderMap,
+        headers: &mut HeaderMap,
         prepared: &mut Prepared,
         note: &Note,
     ) -> Result<Option<Bytes>, Refusal> {

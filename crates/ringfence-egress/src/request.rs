@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, IF_RANGE,
-    RANGE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    IF_RANGE, RANGE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
@@ -13,8 +13,10 @@ use http::{HeaderValue, Method, Response, StatusCode, Version};
 use ringfence_core::policy::{Host, Verdict, parse_authority};
 
 use crate::answer::{Body, Refusal, whole};
-use crate::credential::Credential;
+use crate::authentication::{other_parameter, parameters, remove_others};
+use crate::credential::{Applied, Credential};
 use crate::endpoints::Use;
+use crate::gateway_headers;
 use crate::login::{Login, LoginError};
 use crate::meter::{Admitted, Api, Demand, DemandError, demand};
 use crate::note::Note;
@@ -97,6 +99,8 @@ pub(crate) struct Prepared {
     pub(crate) looked_into: bool,
     /// Whether the credential of the agent CLI's own model was added.
     pub(crate) model_credential: bool,
+    /// The headers that hold a secret.
+    swapped: Vec<HeaderName>,
     /// The login that was used, and its token.
     login: Option<(Arc<Login>, Secret)>,
     /// How its answer tells what was used.
@@ -159,9 +163,12 @@ pub(crate) async fn prepare(
             apply(ways, target, credential, &mut parts.headers, &mut prepared, note).await?;
         }
     }
+    check_authentication(parts, &prepared)?;
+    remove_others(&mut parts.headers, &prepared.swapped);
     // With a key of its own a run uses another account, and could have any usage and any limit told of it.
     prepared.api = prepared.api.filter(|_| session.is_bounded() || prepared.model_credential);
     if looked {
+        gateway_headers::remove(&mut parts.headers);
         // What is packed or cut into pieces cannot be read here.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         parts.headers.remove(RANGE);
@@ -186,13 +193,14 @@ async fn apply(
     note: &mut Note,
 ) -> Result<(), Refusal> {
     let applied = credential.apply(headers, &ways.login_client).await;
-    let used = applied.map_err(|error| no_login(&error))?;
-    if let Some(first) = used.first() {
+    let Applied { secrets, headers: swapped } = applied.map_err(|error| no_login(&error))?;
+    if let Some(first) = secrets.first() {
         note.credential = Some(credential.name().to_owned());
         let login = || Some((credential.login()?.clone(), first.clone()));
         prepared.login = prepared.login.take().or_else(login);
         prepared.model_credential |= !credential.named;
-        ways.session.sent.add(&used);
+        prepared.swapped.extend(swapped);
+        ways.session.sent.add(&secrets);
     }
     // What is left of a placeholder is where the host might repeat it.
     if credential.is_in_headers(headers) { Err(stray(credential, target)) } else { Ok(()) }
@@ -206,6 +214,18 @@ fn check_unused(credential: &Credential, target: &Target, parts: &Parts) -> Resu
     let (method, path) = (&parts.method, parts.uri.path().escape_debug());
     let message = format!("{} is not used for {method} {path} at {}", credential.name(), target.host);
     Err(Refusal::new(StatusCode::FORBIDDEN, "credential-path", message))
+}
+
+/// Refuses a request with a swapped credential whose query authenticates too, or names another method.
+fn check_authentication(parts: &Parts, prepared: &Prepared) -> Result<(), Refusal> {
+    let query = parts.uri.query().filter(|_| !prepared.swapped.is_empty()).unwrap_or_default();
+    match other_parameter(query, prepared.model_credential) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("`{name}` in the query stands beside a credential: leave it out");
+            Err(Refusal::new(StatusCode::FORBIDDEN, "credential-query", message))
+        }
+    }
 }
 
 /// The API of a request to the model of the agent CLI, for usage that is counted where there is no budget.
@@ -275,13 +295,7 @@ fn uncounted(parts: &Parts) -> Refusal {
 
 /// Whether a query names a model, in the place of the one in the body: some gateways read it there.
 fn names_model(query: &str) -> bool {
-    let name = |pair: &str| {
-        let name = pair.split('=').next().unwrap_or_default();
-        String::from_utf8_lossy(&percent_decoded(name)).to_ascii_lowercase()
-    };
-    query
-        .split(['&', ';'])
-        .any(|pair| ["model", "engine", "deployment"].iter().any(|word| name(pair).contains(word)))
+    parameters(query).any(|name| ["model", "engine", "deployment"].iter().any(|word| name.contains(word)))
 }
 
 /// Lets a request to a model through under a budget, with the body that goes to the host. It waits if others are on their way
@@ -289,7 +303,7 @@ fn names_model(query: &str) -> bool {
 pub(crate) async fn admit(
     session: &Session,
     api: Api,
-    headers: &HeaderMap,
+    headers: &mut HeaderMap,
     body: Bytes,
     prepared: &mut Prepared,
 ) -> Result<Bytes, Refusal> {
@@ -304,6 +318,8 @@ pub(crate) async fn admit(
         return Err(unpriced(model));
     }
     prepared.admitted = Some(admitted.ok_or_else(|| Refusal::budget("the budget of the run is used up"))?);
+    // The host reads the body as it was read here, whatever the run calls it.
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(new.map_or(body, Bytes::from))
 }
 

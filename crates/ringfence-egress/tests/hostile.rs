@@ -784,6 +784,80 @@ fn what_a_host_repeats_is_not_read_inside() {
     assert!(ask("/v1/models/x", format!("authorization: Basic {basic}")).starts_with("HTTP/1.1 403"));
 }
 
+/// The headers that the host with a credential receives with a request, by HTTP/1.1 and by HTTP/2; nothing if it is refused.
+fn received(query: &str, headers: &[(&str, &str)]) -> [Option<String>; 2] {
+    [&b"http/1.1"[..], b"h2"].map(|protocol| {
+        let scene = Scene::new();
+        let key = ("x-api-key", scene.placeholder.as_str());
+        let all = [&[key], headers].concat();
+        scene.ask(protocol, "GET", &format!("/v1/models{query}"), &all);
+        let requests = scene.server.requests();
+        requests.first().map(|request| format!("{:?}", request.headers).to_ascii_lowercase())
+    })
+}
+
+#[test]
+fn credential_of_the_run_does_not_stay_beside_a_swapped_one() {
+    for name in [
+        "authorization",
+        "x-api-key",
+        "x_api_key",
+        "api-key",
+        "x-goog-api-key",
+        "private-token",
+        "ocp-apim-subscription-key",
+        "x-auth-token",
+        "cookie",
+    ] {
+        for headers in received("", &[(name, "own-credential")]) {
+            let headers = headers.unwrap_or_else(|| panic!("{name} has the request refused"));
+            assert!(
+                headers.contains("sk-ant-api03-real") && !headers.contains("own-cred"),
+                "{name}: {headers}"
+            );
+        }
+    }
+    for query in
+        ["?key=own", "?a=1&api_key=own", "?%61pi-Key=own", "?access_token", "?a;key=own", "?_method=DELETE"]
+    {
+        assert_eq!(received(query, &[]), [None, None], "{query}");
+    }
+    assert!(received("?limit=1&monkey=2", &[]).iter().all(Option::is_some));
+}
+
+#[test]
+fn headers_that_lead_a_gateway_elsewhere_do_not_reach_a_host_with_a_credential() {
+    for name in [
+        "forwarded",
+        "x-forwarded-host",
+        "x-forwarded-prefix",
+        "x_forwarded_host",
+        "x-host",
+        "x-original-url",
+        "x-original-method",
+        "x-rewrite-url",
+        "x-http-method-override",
+        "x-http-method",
+        "x-method-override",
+        "x-envoy-original-path",
+        "x-portkey-custom-host",
+        "helicone-target-url",
+        "proxy",
+        "proxy-x",
+        "a-im",
+    ] {
+        for headers in received("", &[(name, "elsewhere")]) {
+            let headers = headers.unwrap_or_else(|| panic!("{name} has the request refused"));
+            assert!(!headers.contains("elsewhere") && headers.contains("real"), "{name}: {headers}");
+        }
+    }
+    let named = [("connection", "x-hop, content-length, host"), ("x-hop", "elsewhere")];
+    let [first, _] = received("", &named);
+    assert!(
+        first.is_some_and(|headers| !headers.contains("elsewhere") && headers.contains("api.anthropic.com"))
+    );
+}
+
 #[test]
 fn login_is_added_at_listed_endpoints_alone() {
     let mut scene = Scene::new();

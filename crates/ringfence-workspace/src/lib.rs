@@ -12,6 +12,7 @@ mod file;
 pub mod git;
 mod hidden;
 mod host_programs;
+mod path_list;
 mod remove;
 mod run_trees;
 mod state_directories;

@@ -2,14 +2,12 @@
 //!
 //! The default one is known by its path. The others are in a list in the default one, which is hidden itself.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
-
-use crate::file::read_bounded;
+use crate::path_list::PathList;
 
 /// The name of the list, in the default state directory.
 const FILE_NAME: &str = "installations";
@@ -39,54 +37,37 @@ impl StateDirectories {
 
     /// Adds one, unless it is the default one or listed already.
     pub fn add(&self, state: &Path) -> io::Result<()> {
-        let Some(text) = state.to_str() else { return Ok(()) };
-        if state == self.default || self.listed().iter().any(|known| known == state) {
+        if state == self.default
+            || state.to_str().is_none()
+            || self.listed().iter().any(|known| known == state)
+        {
             return Ok(());
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.default)?;
-        let file = self.open(OpenOptions::new().create(true).append(true).read(true).mode(0o600))?;
-        // Another program that holds it does not stop a run.
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let mut known = self.listed();
-        if known.iter().any(|known| known == state) {
-            return Ok(());
-        }
-        if known.len() >= MAX_LISTED {
-            known.retain(|path| path.is_dir());
-            let surplus = (known.len() + 1).saturating_sub(MAX_LISTED);
-            file.set_len(0)?;
-            let kept = known.iter().skip(surplus).filter_map(|path| path.to_str());
-            (&file).write_all(kept.map(|path| format!("{path}\0")).collect::<String>().as_bytes())?;
-        }
-        (&file).write_all(format!("{text}\0").as_bytes())
+        let is_new = |known: &[PathBuf]| !known.iter().any(|known| known == state);
+        self.file()?.add(|known| is_new(known).then(|| state.to_owned()).into_iter().collect())
     }
 
-    fn file(&self) -> PathBuf {
-        self.default.join(FILE_NAME)
-    }
-
-    /// Opens the list: a file of this user alone, in a directory of this user. With another user's home it could be anything.
-    fn open(&self, options: &mut OpenOptions) -> io::Result<File> {
+    /// The list, in a directory of this user. With another user's home it could be anything.
+    fn file(&self) -> io::Result<PathList> {
         let own = rustix::process::geteuid().as_raw();
         let directory = fs::symlink_metadata(&self.default)?;
         if !directory.is_dir() || directory.uid() != own {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let file = options.custom_flags(flags.cast_signed()).open(self.file())?;
-        let data = file.metadata()?;
-        match data.is_file() && data.uid() == own && data.nlink() == 1 && data.mode() & 0o022 == 0 {
-            true => Ok(file),
-            false => Err(io::ErrorKind::PermissionDenied.into()),
-        }
+        Ok(PathList {
+            file: self.default.join(FILE_NAME),
+            max_bytes: MAX_LIST_BYTES,
+            max_paths: MAX_LISTED,
+            kept_paths: MAX_LISTED,
+            // Another program that holds it does not stop a run.
+            waits: false,
+        })
     }
 
     /// What is in the list. One that cannot be read names nothing.
     fn listed(&self) -> Vec<PathBuf> {
-        let Ok(file) = self.open(OpenOptions::new().read(true)) else { return Vec::new() };
-        let text = read_bounded(file, MAX_LIST_BYTES).unwrap_or_default();
-        let text = String::from_utf8(text).unwrap_or_default();
-        text.split_terminator('\0').map(PathBuf::from).filter(|path| path.is_absolute()).collect()
+        self.file().and_then(|file| file.read()).unwrap_or_default()
     }
 }
 

@@ -31,6 +31,7 @@ use serde_json::Value;
 
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
+use crate::directory_writers::is_open_to_others;
 use crate::report::{Advised, advise, unstored};
 use crate::{terminal, trusted, workspace};
 
@@ -43,8 +44,6 @@ pub(crate) const DIRECTORY: &str = ".ringfence";
 const MAX_WAY_PARTS: usize = 1000;
 /// The kernel's number of users that a user namespace does not map.
 const OVERFLOW_UID: u32 = 65534;
-/// A longer list of users or groups is not read, in bytes.
-const MAX_ACCOUNTS_BYTES: u64 = 4 << 20;
 
 /// Where everything is, before any setting is read.
 #[derive(Clone)]
@@ -489,10 +488,7 @@ fn refuse_foreign_way(state: &Path) -> anyhow::Result<()> {
         // What is not there yet is made by this user.
         let Ok(data) = at.symlink_metadata() else { return Ok(()) };
         let foreign = data.uid() != own && data.uid() != 0 && !is_unmapped(data.uid());
-        let is_open = !data.is_symlink()
-            && data.mode() & 0o1000 == 0
-            && (data.gid() != 0 || data.mode() & 0o002 != 0)
-            && is_open_to_others(&data);
+        let is_open = !data.is_symlink() && data.mode() & 0o1000 == 0 && is_open_to_others(&at, &data);
         // The directory itself has sentences of its own.
         if (foreign || is_open) && (data.is_symlink() || !left.is_empty()) {
             return Err(foreign_way(state, &at, foreign.then_some(data.uid())));
@@ -518,34 +514,6 @@ fn foreign_way(state: &Path, at: &Path, owner: Option<u32>) -> anyhow::Error {
             format!("run `chmod go-w {at}`, or set RINGFENCE_HOME to another directory of your own"),
         ),
     }
-}
-
-/// Whether other users can write a directory: any, or members of its group. The group that many systems make for each user, with
-/// write access by default (`umask 002`), has no other member.
-fn is_open_to_others(data: &fs::Metadata) -> bool {
-    let is_private = || {
-        let read = |path: &str| {
-            let file = fs::File::open(path).ok()?;
-            String::from_utf8(read_bounded(file, MAX_ACCOUNTS_BYTES).ok()?).ok()
-        };
-        let (Some(passwd), Some(group)) = (read("/etc/passwd"), read("/etc/group")) else { return false };
-        is_private_group(data.gid(), rustix::process::geteuid().as_raw(), &passwd, &group)
-    };
-    data.mode() & 0o002 != 0 || (data.mode() & 0o020 != 0 && !is_private())
-}
-
-/// Whether a group is the primary one of a user and of no other, and has no other member, by `/etc/passwd` and `/etc/group`.
-fn is_private_group(gid: u32, uid: u32, passwd: &str, group: &str) -> bool {
-    let field = |line: &'_ str, number: usize| line.split(':').nth(number).unwrap_or_default().to_owned();
-    let (uid, gid) = (uid.to_string(), gid.to_string());
-    let has_gid = |user: &&str| field(user, 3) == gid;
-    let (own, others): (Vec<&str>, Vec<&str>) = passwd.lines().partition(|user| field(user, 2) == uid);
-    let names: Vec<String> = own.iter().map(|user| field(user, 0)).collect();
-    let is_alone = |group: &str| {
-        field(group, 3).split(',').all(|member| member.is_empty() || names.iter().any(|name| name == member))
-    };
-    let mut groups = group.lines().filter(|line| field(line, 2) == gid);
-    own.iter().any(has_gid) && !others.iter().any(has_gid) && groups.all(is_alone)
 }
 
 /// Whether a user is none of this user namespace, as root is in a sandbox: the kernel shows such users by one number.
@@ -676,20 +644,6 @@ fn read_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
 #[cfg(test)]
 mod tests {
     use super::{is_loopback_authority, reachable};
-
-    #[test]
-    fn private_group_of_a_user_has_no_other_member() {
-        let passwd =
-            "root:x:0:0::/root:/bin/sh\nme:x:1000:1000::/h/me:/bin/sh\nyou:x:1001:1001::/h/you:/bin/sh\n";
-        let is_private = |passwd: &str, group: &str| super::is_private_group(1000, 1000, passwd, group);
-        assert!(is_private(passwd, "me:x:1000:\nyou:x:1001:me\n") && is_private(passwd, "me:x:1000:me\n"));
-        assert!(!is_private(passwd, "me:x:1000:you\n"), "another member");
-        assert!(!is_private(passwd, "me:x:1000:\nalias:x:1000:me,you\n"), "another name of the group");
-        let shared = format!("{passwd}third:x:1002:1000::/:/bin/sh\n");
-        assert!(!is_private(&shared, "me:x:1000:\n"), "the primary group of another user");
-        assert!(!super::is_private_group(1001, 1000, passwd, "you:x:1001:\n"), "not the user's own");
-        assert!(!is_private("root:x:0:0::/root:/bin/sh\n", "me:x:1000:\n"), "an unknown user");
-    }
 
     #[test]
     fn authority_of_loopback_is_told_from_one_of_the_network() {

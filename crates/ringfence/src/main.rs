@@ -3,6 +3,7 @@
 mod asking;
 mod cli;
 mod desk;
+mod directory_writers;
 mod gate;
 mod governing;
 mod grants;

@@ -33,6 +33,8 @@ pub(crate) struct Demand {
     pub(crate) model: String,
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens: u64,
+    /// How many answers it asks for beyond the first (`n` of chat completions).
+    pub(crate) more_choices: u64,
     /// Whether the request refers to what is elsewhere, so that its length does not bound it: then no other request is on its
     /// way at the same time.
     pub(crate) unbounded: bool,
@@ -210,6 +212,7 @@ impl Bound {
                 false => (body_bytes as u64).saturating_add(overhead),
             },
             output_tokens: output.saturating_mul(self.choices),
+            more_choices: self.choices.saturating_sub(1),
             unbounded,
         }
     }

@@ -1,5 +1,6 @@
 //! The usage in the answers of the three APIs, whole or as they stream.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -46,6 +47,8 @@ pub(crate) struct Reading {
     used: Used,
     counted: Used,
     told: Told,
+    /// The choices of a stream of chat completions that have come to their end.
+    finished: BTreeSet<u64>,
     /// The request, if the run has a budget: it counts as its most unless the answer tells.
     admitted: Option<Arc<Admitted>>,
     /// Whether it is an error, which costs nothing that it does not tell.
@@ -84,9 +87,21 @@ impl Reading {
     pub(crate) fn new(api: Api, meter: Arc<Meter>, streams: bool, admitted: Option<Arc<Admitted>>) -> Self {
         let text = if streams { Text::Line(Vec::new()) } else { Text::Whole(Scanner::default()) };
         let (used, counted) = (Used::default(), Used::default());
-        let told = Told::default();
+        let (told, finished) = (Told::default(), BTreeSet::new());
         let (is_error, of_other_account) = (false, false);
-        Self { api, meter, text, streams, used, counted, told, admitted, is_error, of_other_account }
+        Self {
+            api,
+            meter,
+            text,
+            streams,
+            used,
+            counted,
+            told,
+            finished,
+            admitted,
+            is_error,
+            of_other_account,
+        }
     }
 
     /// Reads an answer to a request without the credential of the model: its limits are not those of the user's account.
@@ -141,7 +156,8 @@ impl Reading {
         let Some(data) = line.strip_prefix(b"data:") else { return };
         self.told.ended |= data.trim_ascii() == b"[DONE]";
         // Most of a stream says nothing of it, and need not be understood.
-        if (memchr::memmem::find(data, b"\"usage\"").is_some() || mentions_limit(data))
+        let finishes = self.api == Api::Chat && mentions_finish(data);
+        if (finishes || memchr::memmem::find(data, b"\"usage\"").is_some() || mentions_limit(data))
             && let Ok(document) = serde_json::from_slice(data)
         {
             self.document(&document);
@@ -233,16 +249,26 @@ impl Reading {
                 (last && number("input_tokens"), last && number("output_tokens"), last)
             }
             Api::Chat => {
-                let choices = within["choices"].as_array().map_or(&[][..], Vec::as_slice);
-                let last = choices.iter().all(|choice| choice["finish_reason"].is_string());
-                let whole = !self.streams;
                 let told = number("prompt_tokens") || number("completion_tokens");
-                (number("prompt_tokens"), number("completion_tokens"), told && (last || whole))
+                let last = !self.streams || self.all_choices_finished(within);
+                (number("prompt_tokens"), number("completion_tokens"), told && last)
             }
         };
         self.told.input |= input && reads;
         self.told.output |= output;
         self.told.ended |= ended;
+    }
+
+    /// Whether every choice that was asked for has ended, in this event of a stream or before: until then more may be written than
+    /// an event tells.
+    fn all_choices_finished(&mut self, event: &Value) -> bool {
+        let wanted =
+            self.admitted.as_ref().map_or(0, |admitted| admitted.demand.more_choices).saturating_add(1);
+        let choices = event["choices"].as_array().map_or(&[][..], Vec::as_slice);
+        let ended = choices.iter().filter(|choice| choice["finish_reason"].is_string());
+        let indexes = ended.map(|choice| choice["index"].as_u64().unwrap_or(0));
+        self.finished.extend(indexes.filter(|index| *index < wanted));
+        self.finished.len() as u64 >= wanted
     }
 
     /// Numbers are of the whole answer so far; one that is not told again stays as it was.
@@ -282,6 +308,15 @@ impl Reading {
             set(&mut used.output, Some(total.saturating_sub(read)));
         }
     }
+}
+
+/// Whether an event of a stream has a choice with a reason for its end. In most it is null.
+fn mentions_finish(data: &[u8]) -> bool {
+    const NAME: &[u8] = b"\"finish_reason\"";
+    memchr::memmem::find_iter(data, NAME).any(|at| {
+        let value = data[at + NAME.len()..].trim_ascii_start().strip_prefix(b":").unwrap_or_default();
+        value.trim_ascii_start().starts_with(b"\"")
+    })
 }
 
 #[cfg(test)]
@@ -356,8 +391,19 @@ mod tests {
     }
 
     async fn charged(api: Api, streams: bool, text: &str) -> (u64, u64) {
+        charged_of(api, streams, text, 1).await
+    }
+
+    /// What is counted of an answer to a request for so many choices.
+    async fn charged_of(api: Api, streams: bool, text: &str, choices: u64) -> (u64, u64) {
         let meter = meter(Budget { tokens: Some(1_000_000), cost_usd: None });
-        let demand = Demand { model: "m".into(), input_tokens: 500, output_tokens: 100, ..Demand::default() };
+        let demand = Demand {
+            model: "m".into(),
+            input_tokens: 500,
+            output_tokens: 100,
+            more_choices: choices - 1,
+            ..Demand::default()
+        };
         let admitted = meter.admit(demand).await;
         let mut reading = Reading::new(api, Arc::clone(&meter), streams, admitted);
         text.as_bytes().chunks(1000).for_each(|piece| reading.read(piece));
@@ -398,6 +444,30 @@ mod tests {
         assert!(meter.is_over());
     }
 
+    /// A stream tells what was used so far with each event, and ends one choice after another.
+    #[tokio::test]
+    async fn stream_of_several_choices_ends_with_the_last_of_them() {
+        let event = |index: u64, completion: u64| {
+            format!(
+                "data: {{\"choices\":[{{\"index\":{index},\"finish_reason\":\"stop\"}}],\
+                 \"usage\":{{\"prompt_tokens\":7,\"completion_tokens\":{completion}}}}}\n\n"
+            )
+        };
+        let (first, second) = (event(0, 5), event(1, 12));
+        for (text, choices, counted) in [
+            (first.clone(), 1, (7, 5)),
+            (first.clone(), 2, (7, 100)),
+            (format!("{first}{first}"), 2, (7, 100)),
+            (format!("{first}{second}"), 2, (7, 12)),
+            (format!("{second}{first}"), 2, (7, 12)),
+            (format!("{first}{second}"), 3, (7, 100)),
+            (format!("{first}{}", event(9, 12)), 2, (7, 100)),
+            (format!("{first}data: [DONE]\n\n"), 2, (7, 5)),
+        ] {
+            assert_eq!(charged_of(Api::Chat, true, &text, choices).await, counted, "{choices} {text}");
+        }
+    }
+
     #[tokio::test]
     async fn an_answer_that_does_not_tell_its_usage_counts_as_its_most() {
         let start = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
@@ -412,6 +482,7 @@ mod tests {
         let early = "data: {\"choices\":[{\"finish_reason\":null}],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}\n\n"
             .to_owned();
         let logprobs = format!("\"logprobs\":\"{}\"", "l".repeat(5 << 20));
+        let finish = "data: {\"choices\":[{\"index\":0,\"finish_reason\": \"stop\"}]}\n\n";
         for (api, streams, text, counted) in [
             (Api::Chat, true, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n".to_owned(), (500, 100)),
             (Api::Chat, false, "{\"choices\":[]}".to_owned(), (500, 100)),
@@ -420,8 +491,9 @@ mod tests {
             (Api::Messages, true, format!("{start}{end}"), (9, 7)),
             (Api::Messages, true, format!("{start}{padding}{end}"), (9, 7)),
             (Api::Chat, false, format!("{{{logprobs},{usage}}}"), (2, 3)),
-            (Api::Chat, true, format!("data: {{{logprobs},{usage}}}\n\n"), (2, 3)),
-            (Api::Chat, true, format!("data: {{{logprobs},{usage}}}"), (2, 3)),
+            (Api::Chat, true, format!("data: {{{logprobs},{usage}}}\n\ndata: [DONE]\n\n"), (2, 3)),
+            (Api::Chat, true, format!("{finish}data: {{{logprobs},{usage}}}"), (2, 3)),
+            (Api::Chat, true, format!("data: {{\"choices\":[],{usage}}}\n\n"), (2, 100)),
             (Api::Chat, false, format!("{{{logprobs}"), (500, 100)),
             (Api::Chat, false, "{\"usage\":{\"prompt_tokens\":9}}".to_owned(), (9, 100)),
             (Api::Chat, false, "{\"usage\":{\"completion_tokens\":9}}".to_owned(), (500, 9)),
