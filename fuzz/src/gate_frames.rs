@@ -4,7 +4,9 @@ use std::fmt::Debug;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
-use ringfence_gate::{Order, Report, read_frame, receive, write_frame};
+use ringfence_gate::{
+    Limit, Order, Report, Signal, Spec, StartProblem, Status, Stream, read_frame, receive, write_frame,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -48,22 +50,44 @@ fn receive_all<T: Message>(data: &[u8]) -> Vec<T> {
     all
 }
 
+fn frame(message: &impl Serialize) -> Vec<u8> {
+    let mut written = Vec::new();
+    write_frame(&mut written, message).expect("a message can be written");
+    written
+}
+
 /// Orders, reports, and lengths that lie.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let frame = |text: &str| [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+    let spec = Spec {
+        argv: vec!["a".into()],
+        env: [("A".into(), "b".into())].into(),
+        cwd: "/".into(),
+        memory_limit: None,
+        process_limit: Some(1),
+        watched_memory: Some(u64::MAX),
+        watched_processes: None,
+        lifetime_ms: Some(2),
+        terminal: Some((1, 2)),
+        sandbox: Some(vec![0, 255]),
+    };
+    let ended = Report::Ended { status: Status::Code(0), leftovers: 0, survivors: 0, limit: Some(Limit::Time) };
+    let cannot_start = Report::CannotStart { problem: StartProblem::Other, message: "\0".into() };
+    let raw = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
     vec![
-        frame(r#""start""#),
-        frame(r#"{"signal":"kill"}"#),
-        frame(r#"{"print":"stdout"}"#),
-        frame(
-            r#"{"build":{"argv":["a"],"env":{"A":"b"},"cwd":"/","memory_limit":null,"process_limit":1,"lifetime_ms":2,"terminal":[1,2],"sandbox":"{}"}}"#,
-        ),
-        frame(r#"{"ended":{"status":{"code":0},"leftovers":0,"survivors":0,"limit":"time"}}"#),
-        frame(r#"{"cannot_start":{"problem":"other","message":"\u0000"}}"#),
-        [frame(r#"{"started":{"pid":1}}"#), frame(r#"{"door":1}"#)].concat(),
+        frame(&Order::Start),
+        frame(&Order::Signal(Signal::Kill)),
+        frame(&Order::Print(Stream::Stdout)),
+        frame(&Order::Prepare(vec![1; 300])),
+        frame(&Order::Build(spec)),
+        frame(&ended),
+        frame(&cannot_start),
+        [frame(&Report::Started { pid: 1 }), frame(&Report::Door(1))].concat(),
         vec![255; 8],
-        [&9u32.to_le_bytes()[..], b"\"start\""].concat(),
-        [&6u32.to_le_bytes()[..], b"\"start\""].concat(),
-        frame(&"[".repeat(2000)),
+        // A length that says more, and one that says less, than there is.
+        [&9u32.to_le_bytes()[..], &[3]].concat(),
+        [&1u32.to_le_bytes()[..], &[3, 3]].concat(),
+        // Announces more elements than there are bytes.
+        raw(&[2, 255, 255, 255, 255, 15]),
+        raw(&[255; 2000]),
     ]
 }

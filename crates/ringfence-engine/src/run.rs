@@ -238,16 +238,14 @@ pub fn run(
     let workspace = Directory::open_known(job.workspace.host().as_path(), job.workspace_id)?;
     let run = job.run.clone().map_or_else(clock::new_run_id, Ok)?;
     let Planned { plan, redactor, mut notices, session } = plan(job, backend, runs, &run)?;
-    let mut open = runs.open(&run)?;
     // Before the import, which writes in git directories.
     let (_active, lost_runs) = runs.note_active(&run)?;
     let mut lost = executed::search_lost(runs, &lost_runs, &job.outside.home);
     if plan.request.git.is_some() {
         lost.extend(git::import_lost(runs, &run, search_path(job), job.workspace.host().as_path()));
     }
-    if job.layer {
-        open.make_layer()?;
-    }
+    // The sandbox is built on a layer in the run's directory. Without one the directory is made while the gate builds.
+    let with_layer = job.layer.then(|| open_with_layer(runs, &run)).transpose()?;
     let layer = plan.request.layer.as_ref().map(HostPath::as_path);
     let protect = &plan.request.policy.files.protect;
     let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref(), protect);
@@ -255,6 +253,7 @@ pub fn run(
     let unreadable = job.work.names_files().then(|| unreadable(job, &places));
     // It is built while the record is being written.
     let mut staged = backend.stage(&plan);
+    let mut open = with_layer.map_or_else(|| runs.open(&run), Ok)?;
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
     let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
@@ -341,6 +340,12 @@ pub fn run(
         runs.remove_discarded(0, LONG_REMOVAL);
     }
     Ok(result)
+}
+
+fn open_with_layer(runs: &Runs, run: &RunId) -> Result<OpenRun, RunsError> {
+    let open = runs.open(run)?;
+    open.make_layer()?;
+    Ok(open)
 }
 
 /// Where programs of the host are looked for.

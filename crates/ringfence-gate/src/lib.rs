@@ -22,6 +22,6 @@ pub use start::{Elsewhere, Started, exec, fork};
 pub use supervise::{GateError, run, run_at};
 pub use sweep::{adopt, sweep};
 pub use wire::{
-    Limit, Order, Report, Signal, Spec, StartProblem, Status, Stream, WireError, read_frame, receive, send,
-    write_frame,
+    Limit, Order, Report, Signal, Spec, StartProblem, Status, Stream, WireError, decode, encode, read_frame,
+    receive, send, write_frame,
 };

@@ -16,7 +16,7 @@ use crate::wire::{Limit, Spec, StartProblem, Status};
 /// Starts what the gate supervises.
 pub trait Spawner {
     /// Makes ready what does not depend on what is started. What goes wrong is told when it is started.
-    fn prepare(&mut self, what: &str);
+    fn prepare(&mut self, what: &[u8]);
 
     /// Makes all ready to start this. It may go on after this returns; what goes wrong is told when it is started.
     fn build(&mut self, spec: Spec, stdin: Option<OwnedFd>);
@@ -73,7 +73,7 @@ pub struct Plain {
 }
 
 impl Spawner for Plain {
-    fn prepare(&mut self, _: &str) {}
+    fn prepare(&mut self, _: &[u8]) {}
 
     fn build(&mut self, spec: Spec, stdin: Option<OwnedFd>) {
         self.built = Some((spec, stdin));

@@ -24,8 +24,8 @@ const LONGEST_FRAME: u32 = 8 << 20;
 pub enum Order {
     /// Print there from now on; the descriptor comes along. For a gate that was started by somebody else, before the rest.
     Print(Stream),
-    /// Prepare a part that does not depend on the rest, as JSON of the builder. Any number of times, before `Build`.
-    Prepare(String),
+    /// Prepare a part that does not depend on the rest, encoded for the builder. Any number of times, before `Build`.
+    Prepare(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Make all ready to start this. Once.
     Build(Spec),
     /// Start it. Once.
@@ -56,17 +56,16 @@ pub struct Spec {
     /// Processes and threads that the user of the run may have, where that user is the run's own.
     pub process_limit: Option<u32>,
     /// Bytes of memory that all processes together may hold before the gate ends the run. Nothing else enforces it.
-    #[serde(default)]
     pub watched_memory: Option<u64>,
     /// Processes and threads that there may be before the gate ends the run. Nothing else enforces it.
-    #[serde(default)]
     pub watched_processes: Option<u32>,
     /// After this time the gate ends everything by itself, also when the host is stopped or stuck.
     pub lifetime_ms: Option<u64>,
     /// A terminal for it, of so many rows and columns. The outer end comes with the report of the start.
     pub terminal: Option<(u16, u16)>,
-    /// What to build around it, in the words of whoever builds it.
-    pub sandbox: Option<String>,
+    /// What to build around it, encoded for the builder.
+    #[serde(with = "serde_bytes")]
+    pub sandbox: Option<Vec<u8>>,
 }
 
 /// The signals that the host asks for.
@@ -148,22 +147,36 @@ pub enum WireError {
     Io(#[from] io::Error),
     /// The frame cannot be read.
     #[error("the other side sent something unreadable")]
-    Unreadable(#[from] serde_json::Error),
+    Unreadable(#[from] postcard::Error),
     /// The frame is longer than any can be.
     #[error("the other side announced a frame of {0} bytes")]
     TooLong(u32),
 }
 
-fn encode(message: &impl Serialize) -> Result<Vec<u8>, WireError> {
-    let body = serde_json::to_vec(message)?;
-    let length = u32::try_from(body.len()).ok().filter(|length| *length <= LONGEST_FRAME);
+/// Encodes a value as frames carry it: in a binary format without names, for both ends are the same program.
+pub fn encode(value: &impl Serialize) -> Result<Vec<u8>, WireError> {
+    Ok(postcard::to_stdvec(value)?)
+}
+
+/// Decodes a value. Bytes that follow it are an error.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    match postcard::take_from_bytes(bytes)? {
+        (value, []) => Ok(value),
+        (_, [_, ..]) => Err(WireError::Unreadable(postcard::Error::DeserializeBadEncoding)),
+    }
+}
+
+fn frame(message: &impl Serialize) -> Result<Vec<u8>, WireError> {
+    let mut frame = postcard::to_extend(message, vec![0; 4])?;
+    let length = u32::try_from(frame.len() - 4).ok().filter(|length| *length <= LONGEST_FRAME);
     let length = length.ok_or(WireError::TooLong(u32::MAX))?;
-    Ok([&length.to_le_bytes()[..], &body].concat())
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
 }
 
 /// Sends one message.
 pub fn write_frame(mut socket: impl Write, message: &impl Serialize) -> Result<(), WireError> {
-    Ok(socket.write_all(&encode(message)?)?)
+    Ok(socket.write_all(&frame(message)?)?)
 }
 
 /// Sends one message, with a descriptor if there is one.
@@ -172,7 +185,7 @@ pub fn send(
     message: &impl Serialize,
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(), WireError> {
-    let frame = encode(message)?;
+    let frame = frame(message)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors: Vec<_> = descriptor.into_iter().collect();
@@ -222,7 +235,7 @@ pub fn read_frame<T: DeserializeOwned>(mut socket: impl Read) -> Result<Option<T
     }
     let mut body = vec![0; length as usize];
     socket.read_exact(&mut body)?;
-    Ok(Some(serde_json::from_slice(&body)?))
+    decode(&body).map(Some)
 }
 
 #[cfg(test)]

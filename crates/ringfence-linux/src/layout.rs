@@ -76,10 +76,8 @@ pub struct Sandbox {
     /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.
     pub placeholders: Vec<Placeholder>,
     /// Where directories among them go, under this name and a number.
-    #[serde(default)]
     pub discarded: Option<PathBuf>,
     /// The entry in the register of hidden files. Its lock says that the run is going on, also when the host is killed.
-    #[serde(default)]
     pub registered: Option<PathBuf>,
     /// The ports of its own loopback at which it comes to the broker.
     pub doors: Vec<u16>,
@@ -120,10 +118,8 @@ pub enum Step {
         /// What may be done with it.
         access: Access,
         /// What has to be at the source. No link on the way to it is followed then.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<DirectoryId>,
         /// What has to be at the target, where that is below a part of the host. Nothing is made there then.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         over: Option<Covered>,
     },
     /// A directory of the host under a layer that takes all that is written there.
@@ -145,7 +141,6 @@ pub enum Step {
         /// What may be done with it.
         access: Access,
         /// What has to be there.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         covered: Option<Covered>,
     },
     /// A stub file or directory of another run, held read-only. One that is gone by then needs nothing: it goes with its run.
@@ -176,7 +171,6 @@ pub enum Step {
         #[serde(with = "path_bytes")]
         target: PathBuf,
         /// What has to be there.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         covered: Option<Covered>,
     },
     /// Nothing in the place of a socket at which the host listens. One that is gone by then needs nothing.
@@ -191,7 +185,6 @@ pub enum Step {
         #[serde(with = "path_bytes")]
         target: PathBuf,
         /// What has to be there.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         covered: Option<Covered>,
     },
 }

@@ -1,31 +1,18 @@
-//! Paths in JSON: as text, or as their bytes where they are no text. A run can give a file any name.
+//! Paths as their bytes. A run can give a file any name.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Written {
-    Text(String),
-    Bytes(Vec<u8>),
-}
+use serde::{Deserializer, Serializer};
 
 /// Writes a path.
 pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    let written = match path.to_str() {
-        Some(text) => Written::Text(text.to_owned()),
-        None => Written::Bytes(path.as_os_str().as_bytes().to_vec()),
-    };
-    written.serialize(serializer)
+    serde_bytes::serialize(path.as_os_str().as_bytes(), serializer)
 }
 
 /// Reads a path.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    Ok(match Written::deserialize(deserializer)? {
-        Written::Text(text) => PathBuf::from(text),
-        Written::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
-    })
+    let bytes: Vec<u8> = serde_bytes::deserialize(deserializer)?;
+    Ok(PathBuf::from(OsString::from_vec(bytes)))
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use ringfence_gate::{
-    Elsewhere, Limit, Plain, Spawned, Spawner, Spec, StartFailure, StartProblem, Started, Status, run,
+    Elsewhere, Limit, Plain, Spawned, Spawner, Spec, StartFailure, StartProblem, Started, Status, decode, run,
 };
 use ringfence_linux::{Base, Child, Kind, Opened, Preparation, SpawnError, StandIns, Walls, open};
 
@@ -70,8 +70,8 @@ fn dismiss(opened: Option<Opened>) {
 }
 
 impl Spawner for AnySpawner {
-    fn prepare(&mut self, preparation: &str) {
-        match serde_json::from_str(preparation) {
+    fn prepare(&mut self, preparation: &[u8]) {
+        match decode(preparation) {
             Ok(Preparation::Base(base)) => self.prepared = Some(self.open(base)),
             // What fails here is tried again with the others, and is an error then.
             Ok(Preparation::Stubs(stubs)) => self.stubs = StandIns::place_early(stubs).ok(),
@@ -86,7 +86,7 @@ impl Spawner for AnySpawner {
             (Some(sandbox), Some(prepared)) => (sandbox, prepared),
             _ => return self.child = Some(Err("half a sandbox was ordered".into())),
         };
-        let sandbox = serde_json::from_str(&sandbox).map_err(|error| error.to_string());
+        let sandbox = decode(&sandbox).map_err(|error| error.to_string());
         let early = self.stubs.take();
         let built = sandbox.and_then(|sandbox| {
             prepared?.build(sandbox, (spec, stdin), early).map_err(|error| error.to_string())

@@ -160,14 +160,16 @@ impl Installation {
         if let Some(document) = read_document(&self.user_settings(), &keys)? {
             layers.push(Layer { source: Source::User, document })?;
         }
-        let own = layers.resolve()?;
-        for file in self.project_settings(workspace) {
+        let files = self.project_settings(workspace);
+        // Mostly there are none, and resolving takes a part of the time that a sandbox does.
+        let own = (!files.is_empty()).then(|| layers.resolve()).transpose()?;
+        for file in files {
             let text = read_project_text(&file).map_err(|error| in_project(error, &file))?;
             let Some(text) = text else { continue };
             let document = Document::parse(&text, &file.display().to_string(), &keys);
             let document = document.map_err(|error| in_project(error.into(), &file))?;
             let layer = Layer { source: Source::Project, document };
-            match self.trusted_project(&own, &file) {
+            match own.as_ref().and_then(|own| self.trusted_project(own, &file)) {
                 Some(project) if trusted::is_trusted(&self.state, &project, &text)? => {
                     layers.push_trusted(layer);
                 }

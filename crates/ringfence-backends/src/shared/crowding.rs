@@ -11,7 +11,7 @@ const THRESHOLDS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
 /// Deepest directory that is chosen, counted from the root. Bounds the work for paths of many parts.
 const MAX_DEPTH: usize = 8;
 /// Most bytes that the gate is told of a cover besides its paths.
-const BYTES_BESIDE_PATH: usize = 192;
+const BYTES_BESIDE_PATH: usize = 64;
 
 /// How much may be covered one by one.
 #[derive(Debug, Clone, Copy)]
@@ -21,23 +21,10 @@ pub(super) struct Limit {
     pub(super) bytes: usize,
 }
 
-/// Bytes that a cover takes in what the gate is told, at most: its path where it is seen and where it is on the host, quoted
-/// twice, and what is said of it.
+/// Bytes that a cover takes in what the gate is told, at most: its path where it is seen and where it is on the host, and what
+/// is said of it.
 pub(super) fn bytes(path: &Path) -> usize {
-    2 * quoted(path) + BYTES_BESIDE_PATH
-}
-
-fn quoted(path: &Path) -> usize {
-    let Some(text) = path.to_str() else {
-        // Each byte is a number.
-        return 4 * path.as_os_str().len();
-    };
-    let of_byte = |byte| match byte {
-        b'"' | b'\\' => 4,
-        0..0x20 | 0x7f => 7,
-        _ => 1,
-    };
-    text.bytes().map(of_byte).sum()
+    2 * path.as_os_str().len() + BYTES_BESIDE_PATH
 }
 
 /// Chooses directories below `root` that are covered as a whole, so that what is left to cover below it is within `limit`, if
@@ -95,6 +82,9 @@ fn crowded(covers: &HashSet<PathBuf>, threshold: usize) -> BTreeSet<PathBuf> {
 mod tests {
     use std::path::{Path, PathBuf};
 
+    use ringfence_core::paths::DirectoryId;
+    use ringfence_linux::{Access, Covered, Step};
+
     use super::{Limit, bytes, choose};
 
     fn chosen(paths: &[String], limit: usize) -> Vec<PathBuf> {
@@ -148,18 +138,18 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_counted_as_they_are_quoted() {
+    fn bytes_of_a_cover_suffice_for_what_the_gate_is_told() {
         use std::ffi::OsStr;
         use std::os::unix::ffi::OsStrExt;
         let names: [&[u8]; 5] =
             [b"plain", b"a\"b\\c", b"\n\x01\x1f\x7f", "\u{e4}\u{20ac}".as_bytes(), b"\xff\xfe"];
         for name in names {
-            #[derive(serde::Serialize)]
-            struct Told<'a>(#[serde(with = "ringfence_linux::path_bytes")] &'a Path);
             let path = Path::new(OsStr::from_bytes(name));
-            let once = serde_json::to_string(&Told(path)).unwrap();
-            let twice = serde_json::to_string(&once).unwrap();
-            assert!(2 * twice.len() <= bytes(path), "{twice}");
+            let id = DirectoryId { device: u64::MAX, inode: u64::MAX };
+            let covered = Some(Covered { id, below: path.to_str().map(PathBuf::from) });
+            let step = Step::Hold { target: path.to_owned(), access: Access::Read, covered };
+            let told = ringfence_gate::encode(&step).unwrap();
+            assert!(told.len() <= bytes(path), "{} for {}", told.len(), path.display());
         }
     }
 }

@@ -1,17 +1,23 @@
 //! The names in a directory, listed once: most paths that are looked for in a home or in `/etc` do not exist.
 
-use std::collections::HashSet;
-use std::ffi::OsString;
-use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
 
 /// Most names that are listed. Looking for each path takes less time than a longer list.
 const MAX_NAMES: usize = 512;
 
-/// The names in a directory, if they are known, in lower case: some file systems do not tell the cases apart.
+/// Bytes of names that are read with one call.
+const LISTING_BYTES: usize = 8 << 10;
+
+/// The names in a directory, if they are known: their hashes in lower case, for some file systems do not tell the cases apart.
+/// Two names with the same hash make a path be looked for that does not exist, and no more.
 pub(crate) struct ListedNames {
     directory: PathBuf,
-    names: Option<HashSet<OsString>>,
+    names: Option<Vec<u64>>,
 }
 
 impl ListedNames {
@@ -26,7 +32,7 @@ impl ListedNames {
             return true;
         };
         match below.components().next() {
-            Some(Component::Normal(first)) => names.contains(&first.to_ascii_lowercase()),
+            Some(Component::Normal(first)) => names.contains(&hash(first.as_bytes())),
             _ => true,
         }
     }
@@ -53,20 +59,27 @@ impl HomeNames {
     }
 }
 
-fn names(directory: &Path) -> Option<HashSet<OsString>> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "only names are read, of the user's own home or the system"
-    )]
-    let entries = fs::read_dir(directory).ok()?;
-    let mut names = HashSet::new();
-    for entry in entries {
+/// Only names are read, of the user's own home or the system.
+fn names(directory: &Path) -> Option<Vec<u64>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat(CWD, directory, flags, Mode::empty()).ok()?;
+    let mut space = [MaybeUninit::uninit(); LISTING_BYTES];
+    let mut listing = RawDir::new(opened, &mut space);
+    let mut names = Vec::with_capacity(MAX_NAMES);
+    while let Some(entry) = listing.next() {
+        let entry = entry.ok()?;
         if names.len() == MAX_NAMES {
             return None;
         }
-        names.insert(entry.ok()?.file_name().to_ascii_lowercase());
+        names.push(hash(entry.file_name().to_bytes()));
     }
     Some(names)
+}
+
+fn hash(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.iter().for_each(|byte| hasher.write_u8(byte.to_ascii_lowercase()));
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ const LAST_RESORT: u64 = 7;
 
 /// What the gate is told of a request: the program where it is found, the directory where it is seen, and what to build
 /// around it.
-pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Option<String>) -> Spec {
+pub(crate) fn spec(request: &Request, program: &Path, cwd: &Path, sandbox: Option<Vec<u8>>) -> Spec {
     let limits = &request.policy.limits;
     let mut argv = request.argv.clone();
     if let Some(first) = argv.first_mut() {
@@ -198,9 +198,9 @@ impl Staged for Built {
     }
 }
 
-/// In the words of the wire.
-pub(crate) fn told(what: &impl serde::Serialize) -> Result<String, LaunchError> {
-    serde_json::to_string(what).map_err(|error| {
+/// Encodes what the gate passes on to the builder.
+pub(crate) fn told(what: &impl serde::Serialize) -> Result<Vec<u8>, LaunchError> {
+    ringfence_gate::encode(what).map_err(|error| {
         let message = format!("the sandbox cannot be told: {error}");
         LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
     })

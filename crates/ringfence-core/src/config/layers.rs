@@ -1,11 +1,13 @@
 //! Layers of settings: built-in < user file < project files (tighten only) < running system < environment. Flags come
 //! after them all.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::document::{Document, Located, nest};
 use super::error::{DocumentError, Place, Problem};
 use super::key::{Key, Keys, Kind, ProjectRule};
+use super::nested::Nested;
 use super::settings::{Settings, SettingsError};
 use crate::units::MemorySize;
 
@@ -149,7 +151,9 @@ impl Layers {
 
     /// The settings.
     pub fn resolve(&self) -> Result<Settings, SettingsError> {
-        Ok(serde_json::from_value(self.merged())?)
+        let values = self.paths().into_iter().filter_map(|path| Some((path, &self.get(path)?.value)));
+        let values: Vec<(&str, &Value)> = values.collect();
+        Ok(Settings::deserialize(Nested::root(&values))?)
     }
 }
 

@@ -11,6 +11,7 @@ mod error;
 mod key;
 mod keys;
 mod layers;
+mod nested;
 mod schema;
 mod settings;
 mod shown;
