@@ -153,6 +153,10 @@ pub trait Observer {
     fn started(&mut self) -> io::Result<()> {
         Ok(())
     }
+    /// The program has run for a while, or something is done after it that may take long.
+    fn goes_on(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// The run has a terminal, to be typed on.
     fn terminal(&mut self, _: Box<dyn Terminal>) {}
 }
@@ -292,6 +296,8 @@ pub fn run(
     // What was sandboxed goes while its end is being written down; a layer is read when nobody holds it any more.
     let remains = remains.filter(|_| !job.layer);
     if let Some(layer) = plan.request.layer.as_ref().map(HostPath::as_path) {
+        // An overlay is read whoever hears of it.
+        let _ = watchers.observer.goes_on();
         let left = plan.request.policy.limits.timeout_seconds.duration().saturating_sub(started.elapsed());
         let noted = note_layer(job, layer, &runs.record_file(&run), left, cancel);
         let failed = |error: LayerError| Some(format!("the layer cannot be read: {}", causes(&error)));
@@ -652,6 +658,10 @@ impl Audience for Watchers<'_> {
 
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
         self.observer.raw(stream, bytes).map_err(|error| unread(&error))
+    }
+
+    fn goes_on(&mut self) -> Result<(), Failure> {
+        self.observer.goes_on().map_err(|error| unread(&error))
     }
 }
 

@@ -14,6 +14,8 @@ use crate::growth::{Exceeded, Growth};
 use crate::lines::Lines;
 use crate::redact::Redactor;
 
+/// What a run may need that takes time to prepare is prepared when it lasts longer than this.
+const SHORT_RUN: Duration = Duration::from_millis(50);
 /// How long a run gets to end by itself once it was asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a mode gets to end a run that was to be killed.
@@ -23,6 +25,8 @@ const LAST_GRACE: Duration = Duration::from_secs(8);
 pub(crate) trait Audience {
     fn event(&mut self, event: Event) -> Result<(), Failure>;
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), Failure>;
+    /// The run has lasted for [`SHORT_RUN`].
+    fn goes_on(&mut self) -> Result<(), Failure>;
 }
 
 /// The end of a watched run.
@@ -51,6 +55,8 @@ struct State {
     lines: Lines,
     printed: u64,
     deadline: Instant,
+    /// When it is no short run any more, as long as it is one.
+    short_until: Option<Instant>,
     stalled_since: Option<Instant>,
     /// Why the run was asked to end, and when it is ended without asking.
     ending: Option<(Failure, Instant)>,
@@ -61,10 +67,12 @@ struct State {
 
 impl Watch<'_> {
     pub(crate) fn follow(&mut self, sandbox: &mut dyn Sandbox) -> Result<Watched, Failure> {
+        let now = Instant::now();
         let mut state = State {
             lines: Lines::default(),
             printed: 0,
-            deadline: Instant::now() + self.limits.timeout_seconds.duration(),
+            deadline: now + self.limits.timeout_seconds.duration(),
+            short_until: Some(now + SHORT_RUN),
             stalled_since: None,
             ending: None,
             asked: false,
@@ -81,6 +89,11 @@ impl Watch<'_> {
                 }
                 Happening::Nothing => {}
             }
+            if state.short_until.take_if(|end| Instant::now() >= *end).is_some()
+                && let Err(failure) = self.audience.goes_on()
+            {
+                end(&mut state, || failure);
+            }
             if let Some(failure) = self.enforce(&mut state, sandbox) {
                 return Err(failure);
             }
@@ -95,7 +108,7 @@ impl Watch<'_> {
             None => {
                 let patience = state.stalled_since.map(|since| since + self.patience.duration());
                 let growth = self.growth.as_ref().map(|growth| growth.next_check);
-                [patience, growth].into_iter().flatten().fold(state.deadline, Instant::min)
+                [patience, growth, state.short_until].into_iter().flatten().fold(state.deadline, Instant::min)
             }
         }
     }

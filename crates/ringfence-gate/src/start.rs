@@ -90,31 +90,18 @@ impl Elsewhere {
         Self(idle.then(|| (all, sched_getcpu())))
     }
 
-    /// Takes a process away from a processor, if there is another.
-    fn leave(self, processor: usize, pid: Option<Pid>) {
-        let Some((mut others, _)) = self.0 else { return };
-        others.unset(processor);
+    /// Takes a process away from the host's processor, if there is another.
+    fn go(self, pid: Option<Pid>) {
+        let Some((mut others, host)) = self.0 else { return };
+        others.unset(host);
         if others.count() > 0 {
             let _ = sched_setaffinity(pid, &others);
-        }
-    }
-
-    /// Takes a process away from the host's processor.
-    fn go(self, pid: Option<Pid>) {
-        if let Some((_, host)) = self.0 {
-            self.leave(host, pid);
         }
     }
 
     /// The same for this process, before it copies itself.
     pub fn again(self) {
         self.go(None);
-    }
-
-    /// Takes this process away from the processor that it is on: the copy that it has just made of itself works there, while it
-    /// has little to do.
-    pub fn make_room(self) {
-        self.leave(sched_getcpu(), None);
     }
 
     /// Lets this process use all of them again.

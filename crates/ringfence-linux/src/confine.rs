@@ -14,7 +14,7 @@ use rustix::thread::{
 };
 
 use crate::layout::{Access, Grant};
-use crate::seccomp::{Extra, SeccompError, filter, install};
+use crate::seccomp::{Extra, Filter, SeccompError, install};
 
 /// Why a process could not be shut in.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +38,13 @@ pub fn landlock_abi() -> u32 {
     u32::try_from(abi).unwrap_or(0)
 }
 
-/// Shuts the process in, and everything that it will start.
-pub(crate) fn confine(grants: &[Grant], processors: Option<u32>, extra: Extra) -> Result<(), ConfineError> {
-    let mut filter = filter(extra)?;
+/// Shuts the process in, and everything that it will start. `likely` is a filter that was made before.
+pub(crate) fn confine(
+    grants: &[Grant],
+    processors: Option<u32>,
+    (extra, likely): (Extra, Option<Filter>),
+) -> Result<(), ConfineError> {
+    let mut filter = likely.filter(|filter| filter.extra == extra).map_or_else(|| Filter::new(extra), Ok)?;
     if let Some(count) = processors {
         pin(count)?;
     }

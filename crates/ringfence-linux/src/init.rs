@@ -21,7 +21,7 @@ use rustix::process::{
 use crate::confine::confine;
 use crate::kernel::{Kernel, Linux, OLD_ROOT, build, found};
 use crate::layout::{Base, Sandbox, Step, Walls};
-use crate::seccomp::Extra;
+use crate::seccomp::{Extra, Filter};
 use crate::spawn::{Kind, Told, Word};
 
 /// Does all of it. `ids` are the user and group outside, which are the same inside. Returns only the exit code of the
@@ -65,6 +65,8 @@ fn build_and_start(
     keep_only(line).map_err(wrong("close the descriptors of the host"))?;
     let mut kernel = begin(kind, ids)?;
     empty_stdin().map_err(wrong("open /dev/null"))?;
+    // The host still scans the workspace. What most runs want; another is made if it has to be.
+    let filter = Filter::new(Extra::default()).ok();
     let Some((Told::Base(base), _)) = hear(line)? else { return Ok(None) };
     if base.walls == Walls::Own {
         let built = kernel.bound(&base.size).and_then(|()| build(&mut kernel, &base.steps));
@@ -78,7 +80,7 @@ fn build_and_start(
         let sent = send(line, &Word::Door(*port), Some(listener.as_fd()));
         sent.map_err(|error| Word::Failed(error.to_string()))?;
     }
-    finish(&base, &mut kernel, &sandbox, ids)?;
+    finish(&base, &mut kernel, (&sandbox, filter), ids)?;
     let Some((Told::Start, _)) = hear(line)? else { return Ok(None) };
     match spawn_program(&spec, stdin) {
         Ok(started) => Ok(Some((started, spec.process_limit))),
@@ -114,7 +116,12 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
 }
 
 /// The rest.
-fn finish(base: &Base, kernel: &mut Linux, sandbox: &Sandbox, ids: (u32, u32)) -> Result<(), Word> {
+fn finish(
+    base: &Base,
+    kernel: &mut Linux,
+    (sandbox, filter): (&Sandbox, Option<Filter>),
+    ids: (u32, u32),
+) -> Result<(), Word> {
     match base.walls {
         Walls::Own => close(kernel, sandbox, ids)?,
         Walls::Given => {
@@ -129,7 +136,8 @@ fn finish(base: &Base, kernel: &mut Linux, sandbox: &Sandbox, ids: (u32, u32)) -
         same_directory(Path::new("."), identity).map_err(wrong("find the workspace that was looked at"))?;
     }
     let extra = Extra { pinned: sandbox.processors.is_some(), alone: base.walls == Walls::None };
-    confine(&sandbox.grants, sandbox.processors, extra).map_err(|error| Word::Failed(error.to_string()))?;
+    let confined = confine(&sandbox.grants, sandbox.processors, (extra, filter));
+    confined.map_err(|error| Word::Failed(error.to_string()))?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))

@@ -225,7 +225,8 @@ pub fn open(kind: Kind, elsewhere: Elsewhere) -> Result<Opened, SpawnError> {
         // SAFETY: ends the child at once; nothing of the gate's may run in it, not even its destructors.
         unsafe { libc::_exit(code) };
     }
-    elsewhere.make_room();
+    // It makes stub files while the host scans and the child builds: on whichever processor waits for something.
+    elsewhere.over();
     let pid = i32::try_from(cloned).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| SpawnError::Namespaces(io::ErrorKind::InvalidData.into()))?;
     Ok(Opened { kind, pid, line })

@@ -27,24 +27,48 @@ impl Signals {
     }
 }
 
-/// Whoever watches a run, and hears signals once it runs: a thread takes time that the start of a run has not.
+/// Watches a run for another observer, and hears signals as soon as the run prints something or goes on for a while: a thread takes
+/// time that a short run has not. A signal that comes before is kept until then.
 pub(crate) struct Hearing<'a> {
-    pub(crate) observer: &'a mut dyn Observer,
-    pub(crate) signals: Option<Signals>,
-    pub(crate) cancel: &'a Cancel,
+    observer: &'a mut dyn Observer,
+    signals: Option<Signals>,
+    cancel: &'a Cancel,
+    /// Whether the program was started.
+    runs: bool,
+}
+
+impl<'a> Hearing<'a> {
+    /// Hears these signals for a run.
+    pub(crate) fn new(observer: &'a mut dyn Observer, signals: Signals, cancel: &'a Cancel) -> Self {
+        Self { observer, signals: Some(signals), cancel, runs: false }
+    }
+
+    /// From now on signals cancel the run.
+    fn listen(&mut self) -> io::Result<()> {
+        match self.signals.take() {
+            Some(signals) => cancel_on(signals, self.cancel.clone()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Observer for Hearing<'_> {
     fn started(&mut self) -> io::Result<()> {
-        if let Some(signals) = self.signals.take() {
-            cancel_on(signals, self.cancel.clone())?;
-        }
+        self.runs = true;
         self.observer.started()
     }
 
+    fn goes_on(&mut self) -> io::Result<()> {
+        self.listen()?;
+        self.observer.goes_on()
+    }
+
     fn event(&mut self, event: &Event) -> io::Result<()> {
-        if let Event::Result(_) = event {
-            terminal::end_questions();
+        match event {
+            Event::Result(_) => terminal::end_questions(),
+            // Whoever reads the events may make this one wait.
+            _ if self.runs => self.listen()?,
+            _ => {}
         }
         self.observer.event(event)
     }
@@ -54,10 +78,13 @@ impl Observer for Hearing<'_> {
     }
 
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        self.listen()?;
         self.observer.raw(stream, bytes)
     }
 
     fn terminal(&mut self, terminal: Box<dyn Terminal>) {
+        // Without a thread the signals are heard when the run has lasted for a while.
+        let _ = self.listen();
         self.observer.terminal(terminal);
     }
 }

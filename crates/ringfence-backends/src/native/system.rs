@@ -167,8 +167,10 @@ pub(super) fn system() -> System {
         }
         data.is_dir().then_some(Part::Directory(path))
     };
-    let more: &[&str] = if rustix::process::geteuid().is_root() { &ROOT_SECRETS } else { &[] };
-    let names = ListedNames::list(Path::new("/etc"));
+    let is_root = rustix::process::geteuid().is_root();
+    let more: &[&str] = if is_root { &ROOT_SECRETS } else { &[] };
+    // For a few paths, looking for each takes less time than a listing.
+    let names = is_root.then(|| ListedNames::list(Path::new("/etc")));
     System {
         parts: PARTS.iter().filter_map(|path| part(path)).collect(),
         secrets: SECRETS
@@ -176,7 +178,7 @@ pub(super) fn system() -> System {
             .chain(&DAEMONS)
             .chain(more)
             .map(Path::new)
-            .filter(|path| names.may_exist(path))
+            .filter(|path| names.as_ref().is_none_or(|names| names.may_exist(path)))
             .filter_map(real)
             .collect(),
     }

@@ -800,7 +800,7 @@ impl Survey {
     }
 
     fn note_missing(&mut self, path: &Path, kind: StandIn) {
-        if !self.missing.iter().any(|(known, _)| known == path) {
+        if !self.missing.iter().any(|(known, _)| known.as_os_str() == path.as_os_str()) {
             self.missing.push((path.to_owned(), kind));
         }
     }

@@ -80,7 +80,7 @@ fn unless_skip(comparison: u32, k: u32) -> Op {
 }
 
 /// What some are refused besides.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Extra {
     /// One who is pinned to processors stays there.
     pub(crate) pinned: bool,
@@ -219,8 +219,22 @@ impl OfMode {
 /// What sets marks of a file by its descriptor: flags, the project of a quota, the version.
 const MARKS: [u32; 4] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4008_7602];
 
-/// The filter.
-pub(crate) fn filter(extra: Extra) -> Result<Vec<Op>, SeccompError> {
+/// A filter that can be installed.
+pub(crate) struct Filter {
+    /// What it refuses besides.
+    pub(crate) extra: Extra,
+    program: Vec<Op>,
+}
+
+impl Filter {
+    /// Makes one.
+    pub(crate) fn new(extra: Extra) -> Result<Self, SeccompError> {
+        Ok(Self { extra, program: filter(extra)? })
+    }
+}
+
+/// The operations of a filter.
+fn filter(extra: Extra) -> Result<Vec<Op>, SeccompError> {
     let processor = PROCESSOR.ok_or(SeccompError::Processor)?;
     let mut program = vec![load(ARCHITECTURE)];
     program.extend([unless_skip(libc::BPF_JEQ, processor), skip(1), answer(KILL), load(NUMBER)]);
@@ -363,10 +377,10 @@ fn sockets() -> Vec<Op> {
 }
 
 /// Installs a filter in this thread and all that it starts.
-pub(crate) fn install(filter: &mut [Op]) -> Result<(), SeccompError> {
+pub(crate) fn install(filter: &mut Filter) -> Result<(), SeccompError> {
     let program = libc::sock_fprog {
-        len: u16::try_from(filter.len()).unwrap_or(u16::MAX),
-        filter: filter.as_mut_ptr(),
+        len: u16::try_from(filter.program.len()).unwrap_or(u16::MAX),
+        filter: filter.program.as_mut_ptr(),
     };
     // SAFETY: the program points to that many operations, which live until the call returns.
     let done =

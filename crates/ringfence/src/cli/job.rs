@@ -145,8 +145,7 @@ impl Asked<'_> {
     ) -> anyhow::Result<RunResult> {
         let cancel = Cancel::default();
         let signals = Signals::catch(&self.installation.interrupted).context("signals cannot be caught")?;
-        let signals = Some(signals);
-        let observer = &mut Hearing { observer, signals, cancel: &cancel };
+        let observer = &mut Hearing::new(observer, signals, &cancel);
         terminal::wait_for_readers_until(
             Instant::now() + job.policy.limits.timeout_seconds.duration() + READER_GRACE,
         );
