@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, CpuSet, clear_ambient_capability_set, remove_capability_from_bounding_set,
     sched_getaffinity, sched_setaffinity, set_capabilities, set_no_new_privs,
@@ -147,14 +148,17 @@ fn landlock(grants: &[Grant], abi: u32, alone: bool) -> Result<(), ConfineError>
             }
             Access::Write => all,
         };
-        // Not every container has all of them.
-        if !grant.path.exists() && grant.access == Access::Write && !alone {
-            continue;
-        }
-        // It was there when the run was planned.
-        let path = PathFd::new(&grant.path)
-            .map_err(|error| wrong(&format!("a path was moved or cannot be opened: {error}")))?;
-        let access = if grant.path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
+        let opened = open(&grant.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let path = match opened {
+            // Not every container has all of them.
+            Err(_) if grant.access == Access::Write && !alone && !grant.path.exists() => continue,
+            // It was there when the run was planned.
+            opened => opened
+                .map_err(|error| wrong(&format!("a path was moved or cannot be opened: {error}")))?,
+        };
+        let data = fstat(&path).map_err(io::Error::from)?;
+        let is_directory = FileType::from_raw_mode(data.st_mode).is_dir();
+        let access = if is_directory { access } else { access & AccessFs::from_file(NEWEST) };
         ruleset = ruleset.add_rule(PathBeneath::new(path, access)).map_err(|error| wrong(&error))?;
     }
     let status = ruleset.restrict_self().map_err(|error| wrong(&error))?;
