@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
 use ringfence_workspace::git::{Budget, Configuration, Found, Located, Reach, linked_hooks, locate_within};
 
@@ -268,6 +269,7 @@ impl<'a> Follower<'a> {
     fn files(&mut self, configuration: &Configuration) {
         configuration.notices.iter().for_each(|message| self.notice(message.clone()));
         configuration.outside.iter().for_each(|path| self.outside(path));
+        self.linked(&configuration.linked);
         for file in &configuration.files {
             self.located(file, "");
         }
@@ -316,7 +318,16 @@ impl<'a> Follower<'a> {
                 self.located(hook, "");
             }
         }
+        self.linked(&hooks.linked);
         self.is_cut |= hooks.is_cut;
+    }
+
+    /// Has the other names of the user's files protected where the run could write them. A run may have linked files of its own
+    /// repository to anything below its workspace, which must not become read-only by it.
+    pub(super) fn linked(&mut self, files: &[DirectoryId]) {
+        if matches!(self.of, Of::User(_)) {
+            self.survey.linked.extend(files.iter().map(|id| (id.device, id.inode)));
+        }
     }
 
     /// Protects a path, the links that lead to it, and the directories that it passes. `ending` is `/` for a directory.

@@ -316,7 +316,7 @@ pub(super) fn hide_with_secrets(trees: &[PathBuf], survey: &mut Survey) {
     survey.git.retain(|mount| !known.contains(&mount.tree));
     notice(
         survey,
-        "git is not possible here, for the git directory has denied files, sockets or what cannot be searched",
+        "git is not possible here, for the git directory has denied files, sockets, FIFOs or what cannot be searched",
         trees,
     );
     let is_directory = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|data| data.is_dir());

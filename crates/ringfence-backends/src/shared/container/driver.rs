@@ -138,7 +138,7 @@ impl Containers {
         let workspace = request.workspace.host().as_path();
         let stand_ins = StandIns::share(workspace, Some(request.workspace_id));
         let mut stand_ins = stand_ins.map_err(|error| run::not_locked(workspace, &error))?;
-        let survey = survey::look(request, &self.around, &survey::state(&self.around), &mut |_| ())?;
+        let survey = survey::look(request, &self.around, (&survey::state(&self.around), None), &mut |_| ())?;
         let room = Room::new(&self.around.state, &request.run);
         let room = room.map_err(|error| broken("make a place for the run", &error))?;
         let (seen, covers) = plan::seen(request, &survey);
