@@ -341,3 +341,13 @@ in_every_sandbox! {
         assert!(!ran.stdout.contains("canary"), "{ran:?}");
     }
 }
+
+#[test]
+fn places_of_the_kernel_are_no_grants() {
+    let place = Place::new();
+    for option in ["--read", "--write"] {
+        for path in ["/proc", "/proc/1", "/dev", "/dev/shm", "/sys"] {
+            refused(&exec(&place, &[option, path], "true"), "of the host is not shown to runs");
+        }
+    }
+}

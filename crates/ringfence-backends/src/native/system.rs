@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
@@ -86,6 +87,10 @@ const ROOT_SECRETS: [&str; 43] = [
     "/etc/vault.d",
     "/etc/wpa_supplicant",
 ];
+
+/// How deep `/etc` is searched at the start of root's runs for what other users cannot read, and how many names are looked at.
+const LEVELS_FOR_ROOT: usize = 2;
+const MAX_LISTED_FOR_ROOT: usize = 10_000;
 
 /// Directories of sockets at which daemons answer every user. They are hidden whether a daemon runs or not.
 const DAEMONS: [&str; 1] = ["/nix/var/nix/daemon-socket"];
@@ -181,18 +186,43 @@ pub(super) fn system() -> System {
         }
         data.is_dir().then_some(Part::Directory(path))
     };
-    let more: &[&str] = if rustix::process::geteuid().is_root() { &ROOT_SECRETS } else { &[] };
+    let is_root = rustix::process::geteuid().is_root();
+    let more: &[&str] = if is_root { &ROOT_SECRETS } else { &[] };
     let names = ListedNames::list(Path::new("/etc"));
-    System {
-        parts: PARTS.iter().filter_map(|path| part(path)).collect(),
-        secrets: SECRETS
-            .iter()
-            .chain(&DAEMONS)
-            .chain(more)
-            .map(Path::new)
-            .filter(|path| names.may_exist(path))
-            .filter_map(real)
-            .collect(),
+    let mut secrets: Vec<(PathBuf, bool)> = SECRETS
+        .iter()
+        .chain(&DAEMONS)
+        .chain(more)
+        .map(Path::new)
+        .filter(|path| names.may_exist(path))
+        .filter_map(real)
+        .collect();
+    if is_root {
+        let mut left = MAX_LISTED_FOR_ROOT;
+        hide_from_root(Path::new("/etc"), LEVELS_FOR_ROOT, &mut left, &mut secrets);
+    }
+    System { parts: PARTS.iter().filter_map(|path| part(path)).collect(), secrets }
+}
+
+/// Adds what only root and its groups can read below a directory of the system.
+fn hide_from_root(directory: &Path, levels: usize, left: &mut usize, secrets: &mut Vec<(PathBuf, bool)>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        *left = left.saturating_sub(1);
+        let Ok(data) = entry.metadata() else { continue };
+        let path = entry.path();
+        if *left == 0 {
+            return;
+        }
+        if data.is_symlink() || secrets.iter().any(|(secret, _)| path.starts_with(secret)) {
+            continue;
+        }
+        let needed = if data.is_dir() { 0o005 } else { 0o004 };
+        if data.mode() & needed != needed {
+            secrets.push((path, data.is_dir()));
+        } else if data.is_dir() && levels > 1 {
+            hide_from_root(&path, levels - 1, left, secrets);
+        }
     }
 }
 

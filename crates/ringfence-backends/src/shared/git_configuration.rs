@@ -7,6 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
@@ -139,9 +140,11 @@ pub(super) fn end_notices(survey: &mut Survey) {
     }
 }
 
+/// Whether a directory above the workspace is a working tree. Git does not take that of another user for one.
 #[expect(clippy::disallowed_methods, reason = "whether a name exists above the workspace; nothing is opened")]
 fn has_git(directory: &Path) -> bool {
-    directory.join(".git").symlink_metadata().is_ok()
+    let own = rustix::process::geteuid().as_raw();
+    directory.join(".git").symlink_metadata().is_ok_and(|data| data.uid() == own || data.uid() == 0)
 }
 
 fn configuration_files(found: &Found, tree: &Path, home: &Path) -> Vec<PathBuf> {

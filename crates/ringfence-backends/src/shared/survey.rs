@@ -60,6 +60,8 @@ const VISITS_BETWEEN_CHECKS: u32 = 512;
 /// Most paths that a notice names.
 const MAX_NAMED: usize = 5;
 
+/// Places of the kernel that every sandbox has for itself.
+const KERNEL_PLACES: [&str; 2] = ["/proc", "/dev"];
 /// The directory of a project's settings and policies.
 const SETTINGS_DIRECTORY: &str = ".ringfence";
 /// Files by which a state directory is known: the list of directories where runs have worked, and the queue.
@@ -260,6 +262,12 @@ fn shown(path: &Path) -> Result<(PathBuf, DirectoryId), LaunchError> {
         return Err(LaunchError::Runtime(
             failure.with_remedy("name the directories below it that the run needs"),
         ));
+    }
+    if KERNEL_PLACES.iter().any(|place| path.starts_with(place)) || path == Path::new("/sys") {
+        let failure = Failure::new(FailureClass::Refused, format!("{name} of the host is not shown to runs"));
+        return Err(LaunchError::Runtime(failure.with_remedy(
+            "leave it out: a run has its own /proc and /dev, and of /sys name the directory that it needs",
+        )));
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
