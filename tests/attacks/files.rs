@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::process::Stdio;
 
 use crate::sandbox::Sandbox;
-use crate::support::Ran;
+use crate::support::{Place, Ran};
 
 const SECRET: &str = "outside-the-workspace";
 
@@ -195,4 +195,65 @@ in_every_sandbox! {
         let ran = sandbox.perl(code);
         assert_eq!((ran.code(), ran.stdout.as_str()), (0, ""), "{ran:?}");
     }
+}
+
+/// A home below a directory that every run sees, by its path and by a link. Only root can make one.
+#[test]
+fn home_below_the_shown_system_is_empty() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let shown = tempfile::tempdir_in("/opt").unwrap();
+    let home = shown.path().join("homes/u");
+    fs::create_dir_all(home.join(".ssh")).unwrap();
+    fs::write(home.join("diary"), SECRET).unwrap();
+    fs::write(home.join(".ssh/id_ed25519"), SECRET).unwrap();
+    let place = Place::new();
+    let link = place.work().parent().unwrap().join("hlink");
+    symlink(&home, &link).unwrap();
+    for named in [&home, &link] {
+        let script = format!(
+            "cd /; find {0} -type f | xargs -r cat; cat {0}/diary; echo new > $HOME/f && cat $HOME/f",
+            home.display()
+        );
+        let args = ["exec", "--mode", "native", "--", "sh", "-c", &script];
+        let ran = Ran::from(place.command(&args).env("HOME", named).output().unwrap());
+        assert!(ran.stdout == "new\n" && ran.code() == 0, "{}: {ran:?}", named.display());
+    }
+    // What is named below it is seen, and a workspace too.
+    fs::create_dir(home.join("project")).unwrap();
+    fs::write(home.join("project/file"), "mine").unwrap();
+    let project = home.join("project").display().to_string();
+    for named in [&home, &link] {
+        let script = format!("cat {project}/file; ls {}", home.display());
+        for (args, script, seen) in
+            [(["-C", &project], "cat file", "mine"), (["--read", &project], script.as_str(), "mineproject\n")]
+        {
+            let words = [&["exec", "--mode", "native"][..], &args, &["--", "sh", "-c", script]].concat();
+            let ran = Ran::from(place.command(&words).env("HOME", named).output().unwrap());
+            assert_eq!(ran.stdout, seen, "{}: {ran:?}", named.display());
+        }
+    }
+}
+
+/// Other users cannot read it, and root's runs are like other users there.
+#[test]
+fn files_of_root_in_etc_are_hidden_from_its_runs() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::Builder::new().prefix("ringfence-test").tempdir_in("/etc").unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let hidden = directory.path().join("hidden");
+    fs::create_dir(&hidden).unwrap();
+    for (file, mode) in [("key", 0o640), ("hidden/key", 0o644), ("open", 0o644)] {
+        fs::write(directory.path().join(file), file).unwrap();
+        fs::set_permissions(directory.path().join(file), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o700)).unwrap();
+    let place = Place::new();
+    let script = format!("cd {}; cat key hidden/key open", directory.path().display());
+    let ran = place.run(&["exec", "--mode", "native", "--", "sh", "-c", &script]);
+    assert_eq!(ran.stdout, "open", "{ran:?}");
 }

@@ -490,3 +490,37 @@ fn git_works_in_a_superproject_and_its_submodules_are_read_only() {
         assert!(git(&work, &["reset", "-q", "--hard", "HEAD~1"]).0);
     }
 }
+
+#[test]
+fn credentials_in_the_configuration_of_a_repository_are_not_seen() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    let secrets = "[http \"https://h.example/\"]\n\textraheader = AUTHORIZATION: basic canary\n\
+        [remote \"origin\"]\n\turl = https://me:canary@h.example/r\n[credential]\n\thelper = store --file=canary\n";
+    let config = fs::read_to_string(work.join(".git/config")).unwrap();
+    fs::write(work.join(".git/config"), format!("{config}{secrets}")).unwrap();
+    let ran = exec(
+        &place,
+        "cat .git/config; git config --list; git remote -v; echo 2 > file && git -c user.name=u -c user.email=u@h.example commit -qam two",
+    );
+    assert!(!ran.stdout.contains("canary") && ran.stdout.contains("https://h.example/r"), "{ran:?}");
+    assert_eq!(git(&work, &["log", "-1", "--format=%s"]).1.trim(), "two", "{ran:?}");
+    assert!(fs::read_to_string(work.join(".git/config")).unwrap().contains("canary"));
+    let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+    assert_eq!(notices.matches("credentials in the git configuration").count(), 1, "{notices}");
+}
+
+/// A run may have marked a pointer as a stub file of Ringfence.
+#[test]
+fn marked_pointer_below_the_workspace_is_no_stub() {
+    let place = Place::new();
+    repository(&place.work());
+    fs::create_dir(place.work().join("sub")).unwrap();
+    let pointer = place.work().join("sub/.git");
+    fs::write(&pointer, "gitdir: ../x\n").unwrap();
+    rustix::fs::setxattr(&pointer, c"user.ringfence.stand-in", b"1", rustix::fs::XattrFlags::empty())
+        .unwrap();
+    exec(&place, "echo 'gitdir: evil' > sub/.git; rm -f sub/.git; echo 'gitdir: evil' > sub/.git; true");
+    assert_eq!(fs::read_to_string(&pointer).unwrap(), "gitdir: ../x\n");
+}

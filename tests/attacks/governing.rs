@@ -382,3 +382,51 @@ fn second_names_of_policies_and_variables_are_read_only() {
         }
     }
 }
+
+/// A copy of the program at a path of the workspace, by which a daemon was started.
+fn daemon_of_the_workspace() -> (Place, std::path::PathBuf) {
+    let place = Place::new().settings(
+        r#"{"sandbox": {"mode": "native"}, "queue": {"retry_seconds": 1, "retry_max_seconds": 1}}"#,
+    );
+    let program = place.work().join("target/ringfence");
+    fs::create_dir(place.work().join("target")).unwrap();
+    fs::copy(BINARY, &program).unwrap();
+    assert_eq!(place.shell(&format!("{} start", program.display())).code(), 0);
+    (place, program)
+}
+
+/// The user rebuilds the program, or a run of another installation writes it.
+#[test]
+fn daemon_whose_program_is_replaced_executes_its_own() {
+    let (place, program) = daemon_of_the_workspace();
+    let started = place.home().join("started");
+    let evil = program.with_extension("new");
+    fs::write(&evil, format!("#!/bin/sh\necho \"$@\" >> {}\n", started.display())).unwrap();
+    fs::set_permissions(&evil, Permissions::from_mode(0o755)).unwrap();
+    fs::rename(&evil, &program).unwrap();
+    let work = place.work().display().to_string();
+    let words = ["task", "add", "--json", "--command", "sh -c 'echo written > written'", "-C", &work];
+    let added = place.run(&words).expect_code(0).json();
+    let task = place.run(&["task", "wait", added[0]["task"].as_str().unwrap(), "--timeout", "60"]);
+    place.run(&["stop"]).expect_code(0);
+    assert!(!started.exists(), "{}", fs::read_to_string(started).unwrap());
+    assert_eq!(place.read("written"), "written\n", "{task:?}");
+}
+
+/// The command line is another program than the daemon.
+#[test]
+fn program_of_the_daemon_is_protected_in_runs_of_another() {
+    let (place, program) = daemon_of_the_workspace();
+    let length = fs::metadata(&program).unwrap().len();
+    fs::hard_link(&program, place.work().join("second")).unwrap();
+    let mut scripts = attempts("target/ringfence");
+    scripts.push("echo evil > second".to_owned());
+    for script in scripts {
+        exec(&place, &script);
+        assert_eq!(fs::metadata(&program).map(|data| data.len()).ok(), Some(length), "{script}");
+    }
+    // Also when it does not run: the service manager starts it again.
+    place.run(&["stop"]).expect_code(0);
+    exec(&place, "echo evil > target/ringfence");
+    assert_eq!(fs::metadata(&program).unwrap().len(), length);
+}

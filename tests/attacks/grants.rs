@@ -100,7 +100,7 @@ fn link_as_the_program_shows_no_other_project() {
     fs::write(&program, format!("#!/bin/sh\ncat {}/secret\n", packages.display())).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     exec(&place, &[], "ln -s ../home/other/node_modules/p/cli tool; ln -s /bin/echo said").expect_code(0);
-    refused(&place.run(&["exec", "--mode", "native", "--", "./tool"]), "leads out of it");
+    refused(&place.run(&["exec", "--mode", "native", "--", "./tool"]), "which a run could have made");
     let said = place.run(&["exec", "--mode", "native", "--", "./said", "fine"]).expect_code(0);
     assert_eq!(said.stdout, "fine\n");
 }
@@ -285,4 +285,69 @@ fn root_is_not_shown_whole_and_parts_of_the_system_are_shown_with_their_covers()
     }
     let ran = place.run(&["exec", "--read", "/etc", "--", "sh", "-c", "cat /etc/shadow; echo started"]);
     assert_eq!((ran.code(), ran.stdout.as_str()), (0, "started\n"), "{}", ran.stderr);
+}
+
+/// A FIFO of the host, with a reader.
+fn fifo(path: &std::path::Path) -> fs::File {
+    use std::os::unix::fs::OpenOptionsExt;
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    fs::OpenOptions::new().read(true).write(true).custom_flags(libc_nonblock()).open(path).unwrap()
+}
+
+fn libc_nonblock() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap()
+}
+
+fn assert_unheard(reader: &mut fs::File, ran: &Ran) {
+    use std::io::Read;
+    let mut heard = [0; 64];
+    let read = reader.read(&mut heard);
+    assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{ran:?}");
+}
+
+in_every_sandbox! {
+    /// Neither a read-only mount nor Landlock keeps a run from writing into one.
+    fn a_fifo_of_the_host_by_what_a_run_sees(sandbox: &Sandbox) {
+        let granted = sandbox.place.home().join("docs");
+        fs::create_dir(&granted).unwrap();
+        let mut readers = [fifo(&granted.join("queue")), fifo(&sandbox.place.work().join("queue"))];
+        let script = format!(
+            "for name in {0}/queue queue; do timeout 5 sh -c \"echo canary > $name\"; done; true",
+            granted.display()
+        );
+        for option in ["--read", "--write"] {
+            let ran = sandbox.exec(&[option, granted.to_str().unwrap()], &["sh", "-c", &script]);
+            readers.iter_mut().for_each(|reader| assert_unheard(reader, &ran));
+        }
+        let notices = sandbox.place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+        assert!(notices.contains("hidden from the run: queue"), "{notices}");
+        for option in ["--read", "--write"] {
+            let queue = granted.join("queue").display().to_string();
+            let ran = sandbox.place.run(&sandbox.args(&[option, &queue], &["true"]));
+            assert!(ran.code() == 125 && ran.stderr.contains("is a FIFO"), "{ran:?}");
+        }
+    }
+
+    /// A file that is denied in one tree has another name in one that is searched before it.
+    fn a_denied_file_by_its_name_in_another_tree(sandbox: &Sandbox) {
+        let granted = sandbox.place.home().join("docs");
+        fs::create_dir(&granted).unwrap();
+        fs::write(granted.join(".env"), "canary").unwrap();
+        sandbox.put(".env", "canary");
+        fs::hard_link(granted.join(".env"), sandbox.place.work().join("notes")).unwrap();
+        fs::hard_link(sandbox.place.work().join(".env"), granted.join("notes")).unwrap();
+        let script = format!("cat notes .env {0}/notes {0}/.env", granted.display());
+        let ran = sandbox.exec(&["--read", granted.to_str().unwrap()], &["sh", "-c", &script]);
+        assert!(!ran.stdout.contains("canary"), "{ran:?}");
+    }
+}
+
+#[test]
+fn places_of_the_kernel_are_no_grants() {
+    let place = Place::new();
+    for option in ["--read", "--write"] {
+        for path in ["/proc", "/proc/1", "/dev", "/dev/shm", "/sys"] {
+            refused(&exec(&place, &[option, path], "true"), "of the host is not shown to runs");
+        }
+    }
 }

@@ -187,3 +187,41 @@ fn protected_paths_in_commits_of_a_killed_run_are_reported() {
         is_told.then_some(())
     });
 }
+
+/// Names of the home, and their second names in the workspace. Two are named by git's configuration.
+const SECOND_NAMES: [(&str, &str); 6] = [
+    (".bashrc", "bashrc"),
+    (".config/autostart/a.desktop", "a.desktop"),
+    (".local/bin/ll", "ll"),
+    (".gitconfig", "gitconfig"),
+    ("git/included", "included"),
+    ("git/hooks/post-checkout", "post-checkout"),
+];
+
+#[test]
+fn second_names_of_files_of_the_home_are_protected() {
+    let place = Place::new();
+    let work = place.work().canonicalize().unwrap();
+    repository(&work);
+    let config = format!(
+        "[include]\n\tpath = {0}/git/included\n[core]\n\thooksPath = {0}/git/hooks\n",
+        place.home().display()
+    );
+    for (name, second) in SECOND_NAMES {
+        let text = if name == ".gitconfig" { config.as_str() } else { "# mine\n" };
+        write(&place.home().join(name), text);
+        fs::hard_link(place.home().join(name), work.join(second)).unwrap();
+    }
+    fs::write(place.home().join("other"), "mine\n").unwrap();
+    fs::hard_link(place.home().join("other"), work.join("other")).unwrap();
+    for (name, second) in SECOND_NAMES {
+        let before = fs::read_to_string(place.home().join(name)).unwrap();
+        exec(&place, &format!("echo evil >> {second}; chmod 777 {second}; true")).expect_code(0);
+        assert_eq!(fs::read_to_string(place.home().join(name)).unwrap(), before, "{name}");
+    }
+    let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+    assert!(notices.contains("other names (hard links)"), "{notices}");
+    // Files that govern nothing stay writable.
+    exec(&place, "echo yours > other").expect_code(0);
+    assert_eq!(fs::read_to_string(place.home().join("other")).unwrap(), "yours\n");
+}

@@ -213,3 +213,13 @@ in_every_sandbox! {
         }
     }
 }
+
+/// All instances of the machine share 4,096 pseudoterminals.
+#[test]
+fn a_run_has_256_pseudoterminals_and_is_killed_first_without_memory() {
+    let place = crate::support::Place::new();
+    let script = "import os\nn = 0\ntry:\n    while n < 400: os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY); n += 1\n\
+                  except OSError: pass\nprint(n, open('/proc/self/oom_score_adj').read().strip())";
+    let ran = place.run(&["exec", "--mode", "native", "--", "/usr/bin/python3", "-c", script]);
+    assert_eq!(ran.stdout, "256 1000\n", "{ran:?}");
+}

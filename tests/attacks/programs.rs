@@ -214,3 +214,56 @@ fn helpers_for_credentials_do_not_stand_in_the_workspace() {
     assert!(!started.exists(), "{ran:?}");
     assert_eq!(fs::read_to_string(place.home().join("where")).unwrap(), "/\n", "{ran:?}");
 }
+
+/// Makes a program that prints a file beside it.
+fn leave_tool(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    fs::write(directory.join("tool"), "#!/bin/sh\ncat \"${0%/*}\"/.env \"${0%/*}\"/notes\n").unwrap();
+    fs::set_permissions(directory.join("tool"), Permissions::from_mode(0o755)).unwrap();
+    for name in [".env", "notes"] {
+        fs::write(directory.join(name), format!("canary of {name}\n")).unwrap();
+    }
+}
+
+/// The user's `PATH` has the directory of a project in which another run has worked.
+#[test]
+fn link_of_an_earlier_run_shows_no_other_project() {
+    let place = Place::new();
+    let private = place.home().join("private/node_modules/tool");
+    leave_tool(&private);
+    let project = place.home().join("mono");
+    fs::create_dir(&project).unwrap();
+    let make = ["exec", "-C", project.to_str().unwrap(), "--", "sh", "-c"];
+    let script =
+        format!("mkdir bin; ln -s {}/tool bin/tool; ln -s {} pass", private.display(), private.display());
+    place.run(&[&make[..], &[&script]].concat()).expect_code(0);
+    let usual = std::env::var("PATH").unwrap();
+    for entry in ["bin", "pass", "pass/../tool"] {
+        let path = format!("{}/{entry}:{usual}", project.display());
+        let ran = place.command(&["exec", "--", "tool"]).env("PATH", &path).output().unwrap();
+        let ran = crate::support::Ran::from(ran);
+        assert!(ran.code() == 125 && ran.stderr.contains("which a run could have made"), "{entry}: {ran:?}");
+        assert!(!ran.stdout.contains("canary"), "{entry}: {ran:?}");
+    }
+    // One of the user leads there.
+    fs::create_dir(place.home().join("bin")).unwrap();
+    std::os::unix::fs::symlink(private.join("tool"), place.home().join("bin/tool")).unwrap();
+    let ran = place.run(&["exec", "--", place.home().join("bin/tool").to_str().unwrap()]);
+    assert!(ran.stdout.contains("canary of notes"), "{ran:?}");
+    // What is denied everywhere is denied beside a program too.
+    assert!(!ran.stdout.contains("canary of .env"), "{ran:?}");
+}
+
+#[test]
+fn program_in_a_directory_of_secrets_is_refused() {
+    let place = Place::new();
+    let plugins = place.home().join(".docker/cli-plugins");
+    leave_tool(&plugins);
+    fs::create_dir(place.home().join("bin")).unwrap();
+    std::os::unix::fs::symlink(plugins.join("tool"), place.home().join("bin/tool")).unwrap();
+    for program in [plugins.join("tool"), place.home().join("bin/tool")] {
+        let ran = place.run(&["exec", "--", program.to_str().unwrap()]);
+        assert!(ran.code() == 125 && ran.stderr.contains("is a secret"), "{ran:?}");
+        assert!(!ran.stdout.contains("canary"), "{ran:?}");
+    }
+}

@@ -378,3 +378,29 @@ fn state_of_another_installation_below_the_system_is_hidden() {
     let ran = place.run(&["exec", "--", "sh", "-c", &script]);
     assert_eq!(ran.stdout, "", "{}", ran.stderr);
 }
+
+/// In `/tmp`, say, another user can make what looks like a repository above every workspace.
+#[test]
+fn repository_of_another_user_above_a_workspace_changes_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    let above = place.work().parent().unwrap().to_owned();
+    for (names, file) in
+        [(&["objects", "refs"][..], "HEAD"), (&[".git", ".git/objects", ".git/refs"], ".git/HEAD")]
+    {
+        for name in names {
+            fs::create_dir(above.join(name)).unwrap();
+            std::os::unix::fs::chown(above.join(name), Some(12345), None).unwrap();
+        }
+        fs::write(above.join(file), "ref: refs/heads/main\n").unwrap();
+        std::os::unix::fs::chown(above.join(file), Some(12345), None).unwrap();
+        place.run(&["exec", "--mode", "native", "--", "true"]).expect_code(0);
+    }
+    // It names the workspace's files as hooks.
+    fs::create_dir(place.work().join("hooks")).unwrap();
+    fs::write(above.join(".git/config"), format!("[core]\n\thooksPath = {}/hooks\n", place.work().display()))
+        .unwrap();
+    place.run(&["exec", "--mode", "native", "--", "touch", "hooks/file"]).expect_code(0);
+}

@@ -52,7 +52,12 @@ fn subjects() -> Vec<Subject> {
         other_states: Vec::new(),
         runtime: None,
         services: ["docker", "podman"].into_iter().filter_map(engine).map(|one| one.variable()).collect(),
-        gate: GateProgram { program: BINARY.into(), args: vec!["__gate".into()], ready: Arc::default() },
+        gate: GateProgram {
+            program: BINARY.into(),
+            file: BINARY.into(),
+            args: vec!["__gate".into()],
+            ready: Arc::default(),
+        },
         interrupted: Arc::default(),
     };
     let has_engine = |mode: Mode| around.services.keys().any(|name| name == variable_of(mode));

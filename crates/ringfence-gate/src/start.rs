@@ -4,6 +4,7 @@ use std::ffi::c_char;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -25,13 +26,22 @@ pub struct Started {
     pub stderr: OwnedFd,
 }
 
+/// The file of the running program, in the process that executes it: a path of the host could lead to another file by now.
+pub const OWN_FILE: &str = "/proc/self/exe";
+
+/// A command that executes the file of this process, which `ps` shows by `name`.
+pub fn own_command(name: &Path) -> Command {
+    let mut command = Command::new(OWN_FILE);
+    command.arg0(name);
+    command
+}
+
 /// Starts a program that is a gate. It sees no variables; those of the run come with the order to start.
-pub fn exec(program: &Path, args: &[String]) -> io::Result<Started> {
+pub fn exec(mut command: Command) -> io::Result<Started> {
     // What a killed gate leaves behind has to come to us, or nobody could find it.
     adopt()?;
     let (control, theirs) = UnixStream::pair()?;
-    let mut command = Command::new(program);
-    command.args(args).env_clear().stdin(OwnedFd::from(theirs));
+    command.env_clear().stdin(OwnedFd::from(theirs));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {

@@ -106,6 +106,7 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(wrong("open itself"))?;
     let process = fs::File::open("/proc/self").map_err(wrong("find itself"))?;
     map_ids(&process, ids).map_err(wrong("map the user"))?;
+    be_killed_first(&process);
     leave_half_of_inotify();
     if kind.own_network {
         loopback().map_err(wrong("bring up the loopback"))?;
@@ -113,6 +114,15 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     rustix::system::sethostname(b"ringfence").map_err(wrong("set its name"))?;
     found(&mut kernel).map_err(|error| Word::Failed(error.to_string()))?;
     Ok(kernel)
+}
+
+/// Has the kernel choose processes of runs before those of the user where the machine runs out of memory.
+fn be_killed_first(process: &fs::File) {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    // Where it cannot be said, the kernel goes by the size of processes, as for all others.
+    if let Ok(file) = openat(process, "oom_score_adj", flags, Mode::empty()) {
+        let _ = rustix::io::write(file, b"1000");
+    }
 }
 
 /// The rest.

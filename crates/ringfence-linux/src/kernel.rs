@@ -396,7 +396,8 @@ impl Kernel for Linux {
     fn terminals(&mut self) -> Result<(), KernelError> {
         let target = Path::new("/dev/pts");
         let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-        mount("devpts", target, "devpts", flags, c"newinstance,ptmxmode=0666,mode=620")
+        // All instances share what the machine has (4,096), so one takes a bounded part of it.
+        mount("devpts", target, "devpts", flags, c"newinstance,ptmxmode=0666,mode=620,max=256")
             .map_err(|error| failed("mount the terminals on", target)(error.into()))
     }
 

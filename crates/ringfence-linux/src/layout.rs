@@ -75,8 +75,6 @@ pub struct Sandbox {
     pub identity: Option<(u64, u64)>,
     /// What stands in the workspace while the run lasts so that it can be protected, and is taken away afterwards.
     pub placeholders: Vec<Placeholder>,
-    /// Where directories among them go, under this name and a number.
-    pub discarded: Option<PathBuf>,
     /// The entry in the register of hidden files. Its lock says that the run is going on, also when the host is killed.
     pub registered: Option<PathBuf>,
     /// The ports of its own loopback at which it comes to the broker.

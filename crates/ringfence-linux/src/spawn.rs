@@ -261,7 +261,6 @@ impl Opened {
         let stand_ins = early.map_or_else(|| StandIns::share(&sandbox.workspace, sandbox.workspace_id), Ok);
         let mut stand_ins = stand_ins.map_err(SpawnError::Placeholder)?;
         stand_ins.answer_for(sandbox.placeholders.clone());
-        stand_ins.discard_to(sandbox.discarded.clone());
         stand_ins.place().map_err(SpawnError::Placeholder)?;
         let registered = sandbox.registered.as_ref().map(|path| {
             let file = File::open(path)?;

@@ -38,8 +38,6 @@ pub struct StandIns {
     workspace: File,
     /// The path by which it was opened.
     path: PathBuf,
-    /// Directories go there, under this name and a number.
-    discarded: Option<PathBuf>,
 }
 
 impl StandIns {
@@ -51,7 +49,7 @@ impl StandIns {
             match flock(&workspace, FlockOperation::NonBlockingLockShared) {
                 Ok(()) => {
                     let path = path.to_owned();
-                    return Ok(Self { wanted: Vec::new(), placed: 0, workspace, path, discarded: None });
+                    return Ok(Self { wanted: Vec::new(), placed: 0, workspace, path });
                 }
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                     let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
@@ -85,11 +83,6 @@ impl StandIns {
         let is_new = |placeholder: &Placeholder| !self.wanted.iter().any(|known| is_same(known, placeholder));
         let new: Vec<Placeholder> = wanted.into_iter().filter(is_new).collect();
         self.wanted.extend(new);
-    }
-
-    /// Directories are moved there instead of being removed: on some file systems removing one waits for the disk.
-    pub fn discard_to(&mut self, path: Option<PathBuf>) {
-        self.discarded = path;
     }
 
     /// Gives up the share: somebody else has one of its own, and takes them away if it can.
@@ -190,6 +183,8 @@ impl<'a> Held<'a> {
         self.stat().is_ok()
     }
 
+    /// Removes it in its place, a directory only if it is empty. A directory is never moved: a run above may have it open, and could
+    /// put something in it afterwards. One that is removed takes nothing more.
     fn remove(&self, kind: &StandIn) {
         let flags = match kind {
             StandIn::Directory => AtFlags::REMOVEDIR,
@@ -278,20 +273,6 @@ impl StandIns {
         Ok(Held { directory, name: name.to_owned() })
     }
 
-    /// Moves an empty directory away, and returns whether it is gone. One that turns out not to be empty comes back.
-    fn discard(&self, held: &Held<'_>, index: usize) -> bool {
-        let Some(name) = &self.discarded else { return false };
-        let mut away = name.clone().into_os_string();
-        away.push(format!("-{index}"));
-        let away = PathBuf::from(away);
-        let (directory, name, flags) = (&held.directory, &held.name, RenameFlags::NOREPLACE);
-        // One that is not empty is not moved at all, as far as it can be known.
-        if !is_empty(&held.path()) || renameat_with(directory, name, CWD, &away, flags).is_err() {
-            return false;
-        }
-        is_empty(&away) || renameat_with(CWD, &away, directory, name, flags).is_err()
-    }
-
     /// Takes one away if it is as it was made. `known` are files that were looked at, with
     /// their text: they have several names.
     fn take_away<'a>(&'a self, index: usize, known: &mut Vec<(FileId, &'a str)>) {
@@ -300,7 +281,7 @@ impl StandIns {
         let Ok(data) = held.stat() else { return };
         let id = (data.st_dev, data.st_ino);
         let is_stub = match kind {
-            StandIn::Directory => is_marked(&held.path()) && !self.discard(&held, index),
+            StandIn::Directory => is_marked(&held.path()),
             StandIn::File(text) if known.contains(&(id, text)) => true,
             StandIn::File(text) => is_marked(&held.path()) && is_file_of(&held.path(), &data, text),
         };
@@ -362,13 +343,12 @@ mod tests {
     use crate::layout::{Placeholder, StandIn, Stubs};
 
     /// Places a stub directory and a stub file, lets something happen, and ends the run.
-    fn run(workspace: &Path, discarded: &Path, meanwhile: impl FnOnce()) {
+    fn run(workspace: &Path, meanwhile: impl FnOnce()) {
         let mut stand_ins = StandIns::share(workspace, None).unwrap();
         stand_ins.answer_for(vec![
             Placeholder { path: workspace.join(".claude"), kind: StandIn::Directory },
             Placeholder { path: workspace.join(".envrc"), kind: StandIn::File(String::new()) },
         ]);
-        stand_ins.discard_to(Some(discarded.join("run")));
         stand_ins.place().unwrap();
         assert!(workspace.join(".claude").is_dir() && workspace.join(".envrc").is_file());
         meanwhile();
@@ -383,30 +363,27 @@ mod tests {
     }
 
     #[test]
-    fn stub_directories_are_moved_away_and_never_used_again() {
+    fn stub_directory_is_removed_where_it_is_and_takes_nothing_more() {
         let place = tempfile::tempdir().unwrap();
-        let (workspace, discarded) = (place.path().join("w"), place.path().join("d"));
+        let (workspace, nested) = (place.path().join("w"), place.path().join("nested"));
         fs::create_dir(&workspace).unwrap();
-        fs::create_dir(&discarded).unwrap();
-        run(&workspace, &discarded, || {});
+        fs::create_dir(&nested).unwrap();
+        let mut held = None;
+        run(&workspace, || held = Some(fs::File::open(workspace.join(".claude")).unwrap()));
         assert_eq!(names(&workspace), [""; 0]);
-        assert_eq!(names(&discarded), ["run-0"]);
-        // The name is taken, so the next one is removed instead.
-        run(&workspace, &discarded, || {});
-        assert_eq!((names(&workspace), names(&discarded)), (vec![], vec!["run-0".to_owned()]));
+        // A run above has the directory open.
+        let moved = rustix::fs::renameat(rustix::fs::CWD, &nested, held.unwrap(), "nested");
+        assert_eq!(moved, Err(rustix::io::Errno::NOENT));
+        assert_eq!(names(place.path()), ["nested", "w"]);
     }
 
     #[test]
-    fn a_directory_in_which_a_file_was_made_stays_in_the_workspace() {
+    fn stub_directory_with_a_file_stays_in_the_workspace() {
         let place = tempfile::tempdir().unwrap();
-        let (workspace, discarded) = (place.path().join("w"), place.path().join("d"));
+        let workspace = place.path().join("w");
         fs::create_dir(&workspace).unwrap();
-        fs::create_dir(&discarded).unwrap();
-        run(&workspace, &discarded, || {
-            drop(fs::File::create(workspace.join(".claude/settings.json")).unwrap())
-        });
+        run(&workspace, || drop(fs::File::create(workspace.join(".claude/settings.json")).unwrap()));
         assert_eq!(names(&workspace.join(".claude")), ["settings.json"]);
-        assert_eq!(names(&discarded), [""; 0]);
     }
 
     #[test]
@@ -439,7 +416,7 @@ mod tests {
         use std::io::Write;
         use std::os::unix::fs::PermissionsExt;
         let place = tempfile::tempdir().unwrap();
-        run(place.path(), &place.path().join("missing"), || {
+        run(place.path(), || {
             let data = fs::metadata(place.path().join(".envrc")).unwrap();
             assert_eq!(data.permissions().mode() & 0o777, 0o444);
             // As editors do: another file in its place.
@@ -448,14 +425,5 @@ mod tests {
             fs::rename(place.path().join("new"), place.path().join(".envrc")).unwrap();
         });
         assert_eq!(fs::read_to_string(place.path().join(".envrc")).unwrap(), "mine");
-    }
-
-    #[test]
-    fn without_a_place_to_move_them_to_they_are_removed() {
-        let place = tempfile::tempdir().unwrap();
-        let workspace = place.path().join("w");
-        fs::create_dir(&workspace).unwrap();
-        run(&workspace, &place.path().join("missing"), || {});
-        assert_eq!(names(&workspace), [""; 0]);
     }
 }

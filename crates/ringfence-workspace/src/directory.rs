@@ -95,6 +95,13 @@ pub enum EntryKind {
     Other,
 }
 
+impl EntryKind {
+    /// Whether opening or connecting to it reaches a process or a driver, wherever its name is: a socket, a FIFO or a device.
+    pub fn is_channel(self) -> bool {
+        matches!(self, EntryKind::Socket | EntryKind::Other)
+    }
+}
+
 impl From<FileType> for EntryKind {
     fn from(kind: FileType) -> Self {
         match kind {

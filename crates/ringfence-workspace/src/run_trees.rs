@@ -43,6 +43,12 @@ impl RunTrees {
         self.0.read()
     }
 
+    /// The same without those that hold the home or the system's programs.
+    pub fn narrow(&self, home: &Path) -> io::Result<Vec<PathBuf>> {
+        let breadth = Breadth::new(Some(home));
+        Ok(self.list()?.into_iter().filter(|tree| breadth.is_narrow(tree)).collect())
+    }
+
     /// Adds directories, unless they are in the list or below one that is. Below one that holds the home or the system's programs
     /// they are added too: programs are started from there, so it alone excludes none.
     pub fn add(&self, trees: &[PathBuf], home: &Path) -> io::Result<()> {

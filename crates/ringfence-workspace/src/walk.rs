@@ -1,7 +1,8 @@
 //! Visits everything below a directory, within bounds: a run can leave trees that are deep, unreadable or endless.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::{Directory, EntryKind};
@@ -42,59 +43,169 @@ pub enum Next {
 /// What was not visited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unvisited {
-    /// Directories that cannot be read or whose paths are too long.
+    /// Directories that cannot be read, whose paths are too long, or that hold too much of that or too many directories.
     pub directories: Vec<PathBuf>,
     /// Whether there were more names than the bounds allow.
     pub more: bool,
 }
 
-/// Visits everything below a directory, which itself has to be readable. Links are visited and not followed.
+/// Most directories on the way down that are held open. Those above are opened again when the walk is back.
+const MAX_OPEN: usize = 64;
+/// Most bytes of the names of directories that wait to be entered.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+/// More directories than this in one that cannot be visited, and it is not visited as a whole.
+const MAX_UNVISITED_BELOW: usize = 64;
+/// Most directories in all that are reported as not visited.
+const MAX_UNVISITED: usize = 1 << 16;
+
+/// Visits everything below a directory, which itself has to be readable. Links are visited and not followed. What it takes of memory
+/// and of open files is bounded, however deep and wide the directory is.
 pub fn walk(
     root: &Directory,
     bounds: Bounds,
     visit: &mut dyn FnMut(&Visit<'_>) -> Next,
 ) -> io::Result<Unvisited> {
-    let mut unvisited = Unvisited::default();
-    let mut count = 0;
-    let mut waiting: Vec<PathBuf> = Vec::new();
-    let mut visit_one = |directory: &Directory, at: &Path, waiting: &mut Vec<PathBuf>| {
-        let mut path = at.to_owned();
-        let read = directory.each(&mut |name, kind, inode| {
-            count += 1;
-            path.push(name);
-            let next = visit(&Visit { path: &path, name, kind, inode, parent: directory });
-            if next == Next::Enter && kind == EntryKind::Directory {
-                waiting.push(path.clone());
-            }
-            path.pop();
-            count < bounds.entries
-        });
-        (read, count >= bounds.entries)
+    let mut walk = Walk {
+        root,
+        bounds,
+        visit,
+        count: 0,
+        path: PathBuf::new(),
+        levels: Vec::new(),
+        waiting: Vec::new(),
+        unvisited: Unvisited::default(),
     };
-    let (read, more) = visit_one(root, Path::new(""), &mut waiting);
-    read?;
-    unvisited.more = more;
-    while let Some(path) = waiting.pop().filter(|_| !unvisited.more) {
-        if path.as_os_str().len() > bounds.path_bytes {
-            unvisited.directories.push(path);
-            continue;
-        }
-        let read = match root.directory(&path) {
-            Ok(directory) => {
-                let (read, more) = visit_one(&directory, &path, &mut waiting);
-                unvisited.more |= more;
-                read
-            }
-            Err(error) => Err(error),
-        };
-        match read {
-            // Gone meanwhile, or another kind of file by now: there is nothing to enter.
-            Err(error) if is_gone(&error) => {}
-            Err(_) => unvisited.directories.push(path),
-            Ok(()) => {}
-        }
+    walk.list(None)?;
+    while !walk.levels.is_empty() && !walk.unvisited.more {
+        walk.step();
     }
-    Ok(unvisited)
+    Ok(walk.unvisited)
+}
+
+/// A directory whose names were visited, and of which some are still to be entered.
+struct Level {
+    /// It, unless it is the root or too many others are open.
+    directory: Option<Directory>,
+    /// Where the names in `waiting` begin that are in it.
+    first_waiting: usize,
+    /// How many directories were not visited before it was listed.
+    first_unvisited: usize,
+}
+
+struct Walk<'a, 'v> {
+    root: &'a Directory,
+    bounds: Bounds,
+    visit: &'v mut dyn FnMut(&Visit<'_>) -> Next,
+    /// Names that were visited.
+    count: usize,
+    /// The path of the last level.
+    path: PathBuf,
+    /// The directories from the root down to where the walk is.
+    levels: Vec<Level>,
+    /// The names of directories that are still to be entered, those of the last level at the end, each with a zero behind it.
+    waiting: Vec<u8>,
+    unvisited: Unvisited,
+}
+
+impl Walk<'_, '_> {
+    /// Visits the names in a directory at the current path, or in the root, and makes it the last level.
+    fn list(&mut self, directory: Option<Directory>) -> io::Result<()> {
+        let level = Level {
+            first_waiting: self.waiting.len(),
+            first_unvisited: self.unvisited.directories.len(),
+            directory,
+        };
+        let listed = level.directory.as_ref().unwrap_or(self.root);
+        let Self { bounds, visit, count, path, waiting, .. } = self;
+        let read = listed.each(&mut |name, kind, inode| {
+            *count += 1;
+            path.push(name);
+            let next = visit(&Visit { path, name, kind, inode, parent: listed });
+            path.pop();
+            if next == Next::Enter && kind == EntryKind::Directory {
+                waiting.extend_from_slice(name.as_bytes());
+                waiting.push(0);
+            }
+            *count < bounds.entries && waiting.len() <= MAX_WAITING_BYTES
+        });
+        self.unvisited.more |= self.count >= self.bounds.entries;
+        if read.is_err() {
+            self.waiting.truncate(level.first_waiting);
+            return read;
+        }
+        self.levels.push(level);
+        if let Some(above) =
+            self.levels.len().checked_sub(MAX_OPEN + 1).and_then(|at| self.levels.get_mut(at))
+        {
+            above.directory = None;
+        }
+        if self.waiting.len() > MAX_WAITING_BYTES {
+            self.give_up();
+        }
+        Ok(())
+    }
+
+    /// Enters the next directory of the last level, or goes up.
+    fn step(&mut self) {
+        let Some(level) = self.levels.last() else { return };
+        if self.unvisited.directories.len() - level.first_unvisited > MAX_UNVISITED_BELOW
+            && self.levels.len() > 1
+        {
+            return self.give_up();
+        }
+        self.unvisited.more |= self.unvisited.directories.len() > MAX_UNVISITED;
+        let Some(name) = self.next_name() else {
+            self.levels.pop();
+            self.path.pop();
+            return;
+        };
+        self.path.push(&name);
+        let entered = match self.path.as_os_str().len() > self.bounds.path_bytes {
+            true => Err(io::ErrorKind::InvalidFilename.into()),
+            false => self.open(&name).and_then(|directory| self.list(Some(directory))),
+        };
+        let Err(error) = entered else { return };
+        // Gone meanwhile, or another kind of file by now: there is nothing to enter.
+        if !is_gone(&error) {
+            self.unvisited.directories.push(self.path.clone());
+        }
+        self.path.pop();
+    }
+
+    /// Takes a name of the last level from those that wait.
+    fn next_name(&mut self) -> Option<OsString> {
+        let first = self.levels.last()?.first_waiting;
+        let waiting = self.waiting.get(first..)?;
+        let names = waiting.strip_suffix(&[0])?;
+        let start = names.iter().rposition(|byte| *byte == 0).map_or(0, |zero| zero + 1);
+        let name = OsStr::from_bytes(names.get(start..)?).to_owned();
+        self.waiting.truncate(first + start);
+        Some(name)
+    }
+
+    /// Opens a directory of the last level, whose name ends the current path.
+    fn open(&mut self, name: &OsStr) -> io::Result<Directory> {
+        let is_root = self.levels.len() == 1;
+        let Some(level) = self.levels.last_mut() else { return Err(io::ErrorKind::NotFound.into()) };
+        if !is_root && level.directory.is_none() {
+            let above = self.path.parent().unwrap_or(Path::new(""));
+            level.directory = Some(self.root.directory(above)?);
+        }
+        level.directory.as_ref().unwrap_or(self.root).directory(Path::new(name))
+    }
+
+    /// Reports the last level as not visited, in the place of what is below it. The root cannot be.
+    fn give_up(&mut self) {
+        let Some(level) = self.levels.pop() else { return };
+        self.waiting.truncate(level.first_waiting);
+        if self.levels.is_empty() {
+            self.unvisited.more = true;
+            return;
+        }
+        self.unvisited.directories.truncate(level.first_unvisited);
+        self.unvisited.directories.push(self.path.clone());
+        self.path.pop();
+    }
 }
 
 fn is_gone(error: &io::Error) -> bool {
@@ -110,7 +221,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::PathBuf;
 
-    use super::{Bounds, Next, walk};
+    use super::{Bounds, Next, Unvisited, walk};
     use crate::Directory;
 
     const BOUNDS: Bounds = Bounds { path_bytes: 500, entries: 1000 };
@@ -144,6 +255,61 @@ mod tests {
         let directory = Directory::open(&root.path().canonicalize().unwrap()).unwrap();
         let unvisited = walk(&directory, BOUNDS, &mut |_| Next::Enter).unwrap();
         assert_eq!(unvisited.directories, [PathBuf::from("shut")]);
+    }
+
+    /// `count` directories in one, with a name of `length` bytes each.
+    fn fill(directory: &std::path::Path, count: usize, length: usize) {
+        fs::create_dir_all(directory).unwrap();
+        (0..count).for_each(|number| fs::create_dir(directory.join(format!("{number:0length$}"))).unwrap());
+    }
+
+    #[test]
+    fn directory_with_more_than_may_wait_is_not_visited() {
+        let root = tempfile::tempdir().unwrap();
+        fill(&root.path().join("a/wide"), super::MAX_WAITING_BYTES / 200 + 1, 200);
+        fill(&root.path().join("b/c"), 2, 3);
+        let directory = Directory::open(&root.path().canonicalize().unwrap()).unwrap();
+        let mut seen = BTreeSet::new();
+        let unvisited = walk(&directory, Bounds { entries: 1_000_000, ..BOUNDS }, &mut |visit| {
+            seen.insert(visit.path.to_owned());
+            Next::Enter
+        });
+        let expected = Unvisited { directories: vec!["a/wide".into()], more: false };
+        assert_eq!(unvisited.unwrap(), expected);
+        assert!(seen.contains(&PathBuf::from("b/c/001")));
+    }
+
+    #[test]
+    fn directory_with_many_that_are_too_deep_is_reported_in_their_place() {
+        let root = tempfile::tempdir().unwrap();
+        let (few, many) = ("f".repeat(200), "m".repeat(200));
+        fill(&root.path().join(&few).join(&few), super::MAX_UNVISITED_BELOW, 200);
+        fill(&root.path().join(&many).join(&many), super::MAX_UNVISITED_BELOW + 1, 200);
+        let directory = Directory::open(&root.path().canonicalize().unwrap()).unwrap();
+        let unvisited = walk(&directory, BOUNDS, &mut |_| Next::Enter).unwrap().directories;
+        assert_eq!(unvisited.len(), super::MAX_UNVISITED_BELOW + 1);
+        assert!(unvisited.contains(&PathBuf::from(&many).join(&many)));
+    }
+
+    #[test]
+    fn every_directory_is_visited_once_below_more_levels_than_are_open() {
+        let root = tempfile::tempdir().unwrap();
+        let mut deep = root.path().to_owned();
+        let mut expected = BTreeSet::new();
+        for _ in 0..super::MAX_OPEN * 3 {
+            deep.push("d");
+            fs::create_dir_all(deep.join("e")).unwrap();
+            let below = deep.strip_prefix(root.path()).unwrap().to_owned();
+            expected.extend([below.join("e"), below]);
+        }
+        let directory = Directory::open(&root.path().canonicalize().unwrap()).unwrap();
+        let mut seen = Vec::new();
+        let unvisited = walk(&directory, BOUNDS, &mut |visit| {
+            seen.push(visit.path.to_owned());
+            Next::Enter
+        });
+        assert_eq!(unvisited.unwrap(), Unvisited::default());
+        assert_eq!((seen.len(), seen.into_iter().collect()), (expected.len(), expected));
     }
 
     #[test]

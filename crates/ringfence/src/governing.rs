@@ -19,7 +19,7 @@ use ringfence_workspace::{RunTrees, missing_trees};
 use serde_json::Value;
 
 use crate::grants;
-use crate::installation::{DIRECTORY, Installation, SETTINGS, read_project_document};
+use crate::installation::{DIRECTORY, Installation, SETTINGS, read_project_document, read_text};
 use crate::report::advise;
 
 /// Settings that name a file which runs depend on.
@@ -27,6 +27,9 @@ const FILES: [&str; 2] = ["broker.ca_file", "broker.prices_file"];
 /// Settings that name a file or a directory with a secret.
 const SECRETS: [&str; 4] =
     ["queue.webhook_secret_file", "broker.claude_dir", "broker.claude_config_dir", "broker.codex_dir"];
+
+/// The file of the state directory that names the program of the daemon.
+const DAEMON_PROGRAM: &str = "daemon.program";
 
 /// What settings name, as it is written there.
 #[derive(Default)]
@@ -254,7 +257,10 @@ impl Writable {
         governing.extend(chosen.iter().filter_map(|chosen| Some(locate(&chosen.path).ok()?.end)));
         // The state directory itself is hidden, but a run could make a link on its way lead elsewhere.
         governing.extend(locate(&self.state).into_iter().flat_map(|located| located.links));
-        governing.extend(installation.program_file().filter(|file| self.is_own(file) && file.exists()));
+        let programs = [installation.program_file(), daemon_program(&self.state)];
+        let may_be_written =
+            |file: &PathBuf| if self.is_own(file) { file.exists() } else { has_other_names(file) };
+        governing.extend(programs.into_iter().flatten().filter(may_be_written));
         governing.retain(|path| self.is_own(path) || has_other_names(path));
         governing
     }
@@ -262,6 +268,32 @@ impl Writable {
     fn is_own(&self, path: &Path) -> bool {
         self.own.iter().any(|tree| path.starts_with(tree))
     }
+}
+
+/// Writes down the program of the daemon where this user could replace it, so that runs of other programs protect it too: the
+/// user or the service manager starts it again by its path.
+pub(crate) fn note_daemon_program(installation: &Installation) -> anyhow::Result<()> {
+    let note = installation.state.join(DAEMON_PROGRAM);
+    let program = installation.program_file().filter(|program| is_replaceable(program));
+    let written = match program.as_ref().and_then(|program| program.to_str()) {
+        Some(program) => atomic::write(&note, program.as_bytes()).map_err(anyhow::Error::from),
+        None => match fs::remove_file(&note) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        },
+    };
+    written.with_context(|| format!("failed to write {}", note.display()))
+}
+
+/// Whether this user may write a program or its directory.
+fn is_replaceable(program: &Path) -> bool {
+    let may_write = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    may_write(program) || program.parent().is_some_and(may_write)
+}
+
+/// The program of the daemon, if it was noted.
+fn daemon_program(state: &Path) -> Option<PathBuf> {
+    read_text(&state.join(DAEMON_PROGRAM)).ok().flatten().map(PathBuf::from)
 }
 
 /// Whether a file has several names, of which one may be where a run can write.

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -197,6 +198,11 @@ impl Installation {
         named.iter().any(is_project).then_some(project)
     }
 
+    /// A command that executes the file of this process. A run may have put another file at its path.
+    pub(crate) fn own_command(&self) -> Command {
+        ringfence_gate::own_command(&self.program)
+    }
+
     /// The file of this program. One that was replaced since this process began is named by its old name.
     pub(crate) fn program_file(&self) -> Option<PathBuf> {
         let name = self.program.to_str()?;
@@ -258,11 +264,7 @@ impl Installation {
                 .iter()
                 .filter_map(|name| Some(((*name).to_owned(), self.env.get(*name)?.clone())))
                 .collect(),
-            gate: GateProgram {
-                program: self.program.clone(),
-                args: vec![GATE_ARGUMENT.into()],
-                ready: self.gate.clone(),
-            },
+            gate: GateProgram::own(self.program.clone(), GATE_ARGUMENT, self.gate.clone()),
             interrupted: Arc::clone(&self.interrupted),
         }
     }

@@ -3,6 +3,7 @@
 //! A path says little: a run in a directory above may have put another directory or a link in its place. So the path is
 //! resolved once, when the work is accepted, and from then on only the directory that was found then is used.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Once;
 
@@ -115,12 +116,18 @@ fn refuse_state(workspace: &Path, state: &Path) -> anyhow::Result<()> {
 /// Refuses a workspace in a git directory, where a run could write hooks and configuration that git executes. A working tree within
 /// one, as beside a bare repository, has a `.git` of its own; and a bare repository itself is protected where it is the workspace.
 fn refuse_git_directory(workspace: &Path) -> anyhow::Result<()> {
+    // In `/tmp`, say, every user can make such names, and git takes no repository of another one.
+    let own = rustix::process::geteuid().as_raw();
+    let is_own = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.uid() == own || data.uid() == 0);
     for directory in workspace.ancestors() {
-        if directory.join(".git").symlink_metadata().is_ok() {
+        if is_own(&directory.join(".git")) {
             return Ok(());
         }
         let is_named = directory.file_name().is_some_and(|name| name == ".git");
-        let is_git = || Directory::open(directory).is_ok_and(|opened| is_git_directory(&opened));
+        let is_git = || {
+            Directory::open(directory).is_ok_and(|opened| is_git_directory(&opened))
+                && is_own(&directory.join("HEAD"))
+        };
         if is_named || (directory != workspace && is_git()) {
             return Err(advise(
                 anyhow!(

@@ -206,7 +206,7 @@ impl Backend for Apple {
         let program = find(&self.around, &config.runtime_command).map_err(LaunchError::Runtime)?;
         let mut named = Named::new(program.clone(), request, &self.around)?;
         let words = plan::words(request, config, &named.variables())?;
-        let survey = survey::look(request, &self.around, &survey::state(&self.around), &mut |_| ())?;
+        let survey = survey::look(request, &self.around, (&survey::state(&self.around), None), &mut |_| ())?;
         survey.refuse_governing(request)?;
         let hidden = covers(&survey, &shown(request, &survey)).into_iter().find_map(|cover| match cover {
             Cover::Hide { source, .. } => Some(source),

@@ -35,6 +35,6 @@ impl Backend for Host {
     }
 
     fn stage(&self, plan: &Plan) -> Result<Box<dyn Staged>, LaunchError> {
-        Ok(Box::new(run::Idle::new(&self.gate)?.build(plan::spec(plan)?, &plan.request)?))
+        Ok(Box::new(run::Idle::new(&self.gate)?.build(plan::spec(plan, &self.gate)?, &plan.request)?))
     }
 }

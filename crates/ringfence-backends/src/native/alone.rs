@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
@@ -16,7 +16,7 @@ use ringfence_core::plan::Request;
 use ringfence_core::policy::WorkspaceAccess;
 use ringfence_linux::{Access, Base, Grant, Sandbox, Walls};
 
-use super::system::{Part, Program, System};
+use super::system::{Part, System};
 use crate::shared::survey::Survey;
 use crate::shared::waiting::locked;
 
@@ -81,7 +81,7 @@ impl Drop for Own {
 pub(super) fn sandbox(
     request: &Request,
     system: &System,
-    (program, survey): (&Program, &Survey),
+    survey: &Survey,
     own: &Own,
 ) -> Result<Sandbox, LaunchError> {
     let workspace = request.workspace.host().as_path();
@@ -101,9 +101,17 @@ pub(super) fn sandbox(
     let devices = DEVICES.iter().map(|path| (PathBuf::from(path), Access::Write));
     let kernel = KERNEL_FILES.iter().map(|path| (PathBuf::from(path), Access::Read));
     let mut reached: Vec<(PathBuf, Access)> = parts.chain(shown).chain(devices).chain(kernel).collect();
-    reached.extend(program.tree.iter().map(|tree| (tree.clone(), Access::Read)));
     reached.extend([(own.home(), Access::Write), (own.tmp(), Access::Write), (workspace.to_owned(), access)]);
     reached.retain(|(path, _)| path.exists());
+    // The user's own files, in a directory of the system that is granted.
+    let is_shown = |home: &&PathBuf| {
+        let is_part = |part: &Part| matches!(part, Part::Directory(part) if home.starts_with(part));
+        let is_own = fs::metadata(home).is_ok_and(|data| data.uid() == rustix::process::geteuid().as_raw());
+        is_own && system.parts.iter().any(is_part)
+    };
+    if let Some(home) = survey.home.as_ref().filter(is_shown) {
+        return Err(unkept(home));
+    }
     for (secret, _) in &survey.hidden {
         let within = reached.iter().any(|(path, _)| secret.starts_with(path));
         if within && tells_something(secret) {
@@ -121,7 +129,6 @@ pub(super) fn sandbox(
         workspace_id: None,
         identity: Some(survey.identity),
         placeholders: Vec::new(),
-        discarded: None,
         registered: None,
         doors: Vec::new(),
         mounted: Vec::new(),

@@ -12,7 +12,6 @@ use ringfence_core::capability::Capabilities;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::locations::Locations;
 use ringfence_core::mode::Mode;
-use ringfence_core::paths::DISCARDED;
 use ringfence_core::plan::Plan;
 use ringfence_core::policy::Limits;
 use ringfence_linux::{Base, Groups, Placeholder, Preparation, StandIn, StandIns, Stubs};
@@ -126,16 +125,16 @@ impl Native {
                 failure.with_remedy("set `sandbox.path_mapping_mode` to `same-path`"),
             ));
         }
-        let program = system::program(request)?;
+        let program = system::program(request, &self.around)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around)].concat();
-        let survey = survey::look(request, &self.around, &hidden, &mut |_| ())?;
+        let survey = survey::look(request, &self.around, (&hidden, program.tree.as_deref()), &mut |_| ())?;
         survey.refuse_governing(request)?;
         let own = alone::Own::new(&self.around.state, &request.run).map_err(|error| {
             let message = format!("there is no place for a private home: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
         let bounded = self.offer().bound(request)?;
-        let sandbox = alone::sandbox(request, system, (&program, &survey), &own)?;
+        let sandbox = alone::sandbox(request, system, &survey, &own)?;
         let mut spec = plan::spec_of(plan, sandbox, &program, &bounded)?;
         for (variable, place) in [("HOME", own.home()), ("TMPDIR", own.tmp())] {
             spec.env.insert(variable.into(), place.display().to_string());
@@ -160,7 +159,7 @@ impl Native {
         let workspace = plan::lock(&plan.request);
         let stand_ins = StandIns::share(workspace, plan::lock_id(&plan.request));
         let mut stand_ins = stand_ins.map_err(|error| run::not_locked(workspace, &error))?;
-        let program = system::program(&plan.request)?;
+        let program = system::program(&plan.request, &self.around)?;
         let hidden = [&system.secrets[..], &survey::state(&self.around)].concat();
         let mut reserve = |missing: &[survey::Missing]| {
             let placeholders = plan::early_placeholders(&plan.request, missing);
@@ -170,17 +169,16 @@ impl Native {
             // A gate that is lost is noticed when it is told the rest.
             let _ = idle.prepare(&Preparation::Stubs(stubs));
         };
-        let mut survey = survey::look(&plan.request, &self.around, &hidden, &mut reserve)?;
+        let mut survey =
+            survey::look(&plan.request, &self.around, (&hidden, program.tree.as_deref()), &mut reserve)?;
         let not_made = |error: io::Error| {
             let message = format!("a private git directory cannot be made: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         };
         repositories::make_places(&plan.request, &survey).map_err(not_made)?;
         let bounded = self.offer().bound(&plan.request)?;
-        let discarded = self.around.state.join(DISCARDED).join(format!("{}.stub", plan.request.run));
-        let discarded = discarded.to_str().is_some().then_some(discarded);
-        let sockets = system.sockets(&program)?;
-        let spec = plan::spec(plan, base, (&program, &survey, sockets), &bounded, discarded.clone())?;
+        let sockets = system.sockets()?;
+        let spec = plan::spec(plan, base, (&program, &survey, sockets), &bounded)?;
         let placed = plan::placeholders(&plan.request, &survey);
         if let Some(layer) = plan::layer(&plan.request) {
             make_ways(layer, plan.request.workspace.host().as_path(), &placed).map_err(|error| {
@@ -189,7 +187,6 @@ impl Native {
             })?;
         }
         stand_ins.answer_for(placed);
-        stand_ins.discard_to(discarded);
         let traces = Traces {
             stand_ins: Some(stand_ins),
             _registered: survey.registered.clone(),

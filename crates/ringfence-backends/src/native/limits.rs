@@ -128,6 +128,7 @@ impl Offer {
         match &self.systemd_run {
             Some(systemd_run) if bounds != Bounds::default() => GateProgram {
                 program: systemd_run.clone(),
+                file: systemd_run.clone(),
                 args: scope_args(request.run.as_str(), &bounds, gate),
                 ready: std::sync::Arc::default(),
             },
@@ -174,7 +175,8 @@ fn scope_args(run: &str, bounds: &Bounds, gate: &GateProgram) -> Vec<String> {
     ];
     args.extend(properties.into_iter().flatten().map(|property| format!("--property={property}")));
     args.push("--".into());
-    args.push(gate.program.display().to_string());
+    // The program that makes the scope executes it, and this process waits for the gate.
+    args.push(gate.file_for_descendants().display().to_string());
     args.extend(gate.args.iter().cloned());
     args
 }
@@ -192,6 +194,7 @@ mod tests {
     fn a_scope_is_told_every_bound() {
         let gate = GateProgram {
             program: "/opt/ringfence".into(),
+            file: "/opt/ringfence".into(),
             args: vec!["__gate".into()],
             ready: Arc::default(),
         };

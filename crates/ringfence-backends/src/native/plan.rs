@@ -48,16 +48,15 @@ fn home(request: &Request) -> Option<&str> {
     (home.starts_with('/') && !home.trim_matches('/').is_empty()).then_some(home)
 }
 
-/// What the gate is told. Stub directories are moved to `discarded` at the end.
+/// What the gate is told.
 pub(super) fn spec(
     plan: &Plan,
     base: &Base,
     (program, survey, sockets): (&Program, &Survey, Vec<PathBuf>),
     bounded: &Bounded,
-    discarded: Option<PathBuf>,
 ) -> Result<Spec, LaunchError> {
     let registered = survey.registered.as_ref().and_then(|entry| entry.path());
-    let mut sandbox = Sandbox { discarded, registered, ..sandbox(&plan.request, base, program, survey) };
+    let mut sandbox = Sandbox { registered, ..sandbox(&plan.request, base, survey) };
     sandbox.steps.extend(sockets.into_iter().map(|target| Step::MaskSocket { target }));
     spec_of(plan, sandbox, program, bounded)
 }
@@ -122,19 +121,17 @@ impl Builder {
     }
 }
 
-fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -> Sandbox {
+fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
     let mut builder = Builder { grants: granted(base), ..Builder::default() };
+    // The variable may name the home by a link, or name another directory.
+    let real_home = survey.home.as_ref().filter(|home| is_shown_by(base, home));
+    builder.steps.extend(real_home.map(|home| Step::Private { target: home.clone(), mode: 0o700 }));
     for file in &request.files {
         let GuestFile { path, text, mode, over } = file.clone();
         builder.steps.push(match over {
             true => Step::Text { target: path, text },
             false => Step::File { target: path, text, mode },
         });
-    }
-    if let Some(tree) = &program.tree
-        && !tree.starts_with(request.workspace.host().as_path())
-    {
-        builder.bind(tree, tree, Access::Read);
     }
     builder
         .steps
@@ -149,6 +146,13 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
             }
         }
     }
+    let empty = private_places(base.steps.iter().chain(&builder.steps));
+    let named = seen(&builder.steps);
+    // A private place hides what the system has there, unless that is shown again.
+    let is_seen = |cover: &Cover| {
+        !empty.iter().any(|place| cover.target().starts_with(place))
+            || named.iter().any(|shown| cover.target().starts_with(&shown.target))
+    };
     let seen = seen(base.steps.iter().chain(&builder.steps));
     let private = |number| repositories::private(request, number);
     for Shown { source, target, write, id, over } in
@@ -168,7 +172,7 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
     let is_stub = |cover: &Cover| {
         matches!(cover, Cover::Hold { .. }) && survey.stubs_of_others.contains(cover.source())
     };
-    let covers = covers.filter(|cover| !is_stub(cover));
+    let covers = covers.filter(|cover| !is_stub(cover) && is_seen(cover));
     let covers = covers.map(|cover| {
         let covered = covered(&cover);
         step(cover, covered)
@@ -188,11 +192,29 @@ fn sandbox(request: &Request, base: &Base, program: &Program, survey: &Survey) -
         grants: builder.grants,
         cwd: request.workspace.guest().as_path().to_owned(),
         placeholders: placeholders(request, survey),
-        discarded: None,
         registered: None,
         doors: run::doors(request),
         mounted: Vec::new(),
     }
+}
+
+/// Whether a part of the system shows a directory, over which no private place is.
+fn is_shown_by(base: &Base, directory: &Path) -> bool {
+    let private = private_places(&base.steps);
+    let is_part = |step: &Step| match step {
+        Step::Bind { target, .. } => directory.starts_with(target) && directory != target,
+        _ => false,
+    };
+    base.steps.iter().any(is_part) && !private.iter().any(|place| directory.starts_with(place))
+}
+
+/// The empty places of these steps.
+fn private_places<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Vec<PathBuf> {
+    let place = |step: &Step| match step {
+        Step::Private { target, .. } => Some(target.clone()),
+        _ => None,
+    };
+    steps.into_iter().filter_map(place).collect()
 }
 
 /// What Landlock lets through of a base.

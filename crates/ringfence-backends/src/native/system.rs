@@ -2,14 +2,18 @@
 #![expect(clippy::disallowed_methods, reason = "parts of the system, which no run writes")]
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::Request;
+use ringfence_workspace::RunTrees;
 use ringfence_workspace::git::{Located, locate as follow};
 
 use super::sockets;
+use crate::Surroundings;
 use crate::shared::listed_names::ListedNames;
 use crate::shared::program::locate;
 use crate::shared::survey::real;
@@ -84,6 +88,10 @@ const ROOT_SECRETS: [&str; 43] = [
     "/etc/wpa_supplicant",
 ];
 
+/// How deep `/etc` is searched at the start of root's runs for what other users cannot read, and how many names are looked at.
+const LEVELS_FOR_ROOT: usize = 2;
+const MAX_LISTED_FOR_ROOT: usize = 10_000;
+
 /// Directories of sockets at which daemons answer every user. They are hidden whether a daemon runs or not.
 const DAEMONS: [&str; 1] = ["/nix/var/nix/daemon-socket"];
 
@@ -104,12 +112,12 @@ pub(super) enum Part {
 
 impl System {
     /// The sockets at which the host listens below what is seen of it.
-    pub(super) fn sockets(&self, program: &Program) -> Result<Vec<PathBuf>, LaunchError> {
+    pub(super) fn sockets(&self) -> Result<Vec<PathBuf>, LaunchError> {
         let directories = self.parts.iter().filter_map(|part| match part {
             Part::Directory(path) => Some(path.as_path()),
             Part::Link(..) => None,
         });
-        let seen: Vec<&Path> = directories.chain(program.tree.as_deref()).collect();
+        let seen: Vec<&Path> = directories.collect();
         sockets::below(&seen).map_err(|error| {
             let message = format!("the sockets that the host listens at cannot be listed: {error}");
             LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
@@ -121,26 +129,37 @@ impl System {
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
-    /// What has to be seen for it to run, besides the system.
+    /// What has to be seen for it to run, besides the system, the workspace and what the policy names.
     pub(super) tree: Option<PathBuf>,
 }
 
 /// Looks for the program.
-pub(super) fn program(request: &Request) -> Result<Program, LaunchError> {
+pub(super) fn program(request: &Request, around: &Surroundings) -> Result<Program, LaunchError> {
     let name = request.argv.first().map(String::as_str).unwrap_or_default();
     let path = request.env.get("PATH").map(String::as_str);
-    let found = locate(name, path, request.workspace.host().as_path())?;
-    let Ok(Located { links, end: path, .. }) = follow(&found) else {
-        return Ok(Program { tree: tree(&found), path: found });
-    };
-    let tree = tree(&path);
     let workspace = request.workspace.host().as_path();
+    let found = locate(name, path, workspace)?;
+    let Located { links, passed, end: path } = follow(&found).map_err(|error| {
+        let message = format!("the program {} cannot be resolved: {error}", found.display());
+        LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
+    })?;
+    let tree = tree(&path).filter(|tree| !is_seen(tree, request));
+    if tree.is_none() || (links.is_empty() && passed.is_empty()) {
+        return Ok(Program { tree, path });
+    }
     // A run may have made the link, and what it leads to would be seen.
-    if let Some(link) = links.iter().find(|link| link.starts_with(workspace))
-        && tree.as_ref().is_some_and(|tree| !is_seen(tree, request))
-    {
+    let unusable = |error: io::Error| {
+        let message = format!("the list of directories where runs have worked cannot be read: {error}");
+        LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
+    };
+    let trees = RunTrees::of(&around.state).narrow(&around.home).map_err(unusable)?;
+    let written = request.policy.files.write.iter().map(Path::new).chain([workspace]);
+    let written: Vec<&Path> = trees.iter().map(PathBuf::as_path).chain(written).collect();
+    let of_run = |link: &&PathBuf| written.iter().any(|tree| link.starts_with(tree));
+    if let Some(link) = links.iter().chain(&passed).find(of_run) {
         let message = format!(
-            "{} is a symbolic link of the workspace that leads out of it, to {}",
+            "the program {} leads over {}, which a run could have made, to {}",
+            found.display(),
             link.display(),
             path.display()
         );
@@ -171,16 +190,40 @@ pub(super) fn system() -> System {
     let more: &[&str] = if is_root { &ROOT_SECRETS } else { &[] };
     // For a few paths, looking for each takes less time than a listing.
     let names = is_root.then(|| ListedNames::list(Path::new("/etc")));
-    System {
-        parts: PARTS.iter().filter_map(|path| part(path)).collect(),
-        secrets: SECRETS
-            .iter()
-            .chain(&DAEMONS)
-            .chain(more)
-            .map(Path::new)
-            .filter(|path| names.as_ref().is_none_or(|names| names.may_exist(path)))
-            .filter_map(real)
-            .collect(),
+    let mut secrets: Vec<(PathBuf, bool)> = SECRETS
+        .iter()
+        .chain(&DAEMONS)
+        .chain(more)
+        .map(Path::new)
+        .filter(|path| names.as_ref().is_none_or(|names| names.may_exist(path)))
+        .filter_map(real)
+        .collect();
+    if is_root {
+        let mut left = MAX_LISTED_FOR_ROOT;
+        hide_from_root(Path::new("/etc"), LEVELS_FOR_ROOT, &mut left, &mut secrets);
+    }
+    System { parts: PARTS.iter().filter_map(|path| part(path)).collect(), secrets }
+}
+
+/// Adds what only root and its groups can read below a directory of the system.
+fn hide_from_root(directory: &Path, levels: usize, left: &mut usize, secrets: &mut Vec<(PathBuf, bool)>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        *left = left.saturating_sub(1);
+        let Ok(data) = entry.metadata() else { continue };
+        let path = entry.path();
+        if *left == 0 {
+            return;
+        }
+        if data.is_symlink() || secrets.iter().any(|(secret, _)| path.starts_with(secret)) {
+            continue;
+        }
+        let needed = if data.is_dir() { 0o005 } else { 0o004 };
+        if data.mode() & needed != needed {
+            secrets.push((path, data.is_dir()));
+        } else if data.is_dir() && levels > 1 {
+            hide_from_root(&path, levels - 1, left, secrets);
+        }
     }
 }
 

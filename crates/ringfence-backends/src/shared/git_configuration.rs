@@ -7,8 +7,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
 use ringfence_workspace::git::{Budget, Configuration, Found, Located, Reach, linked_hooks, locate_within};
 
@@ -138,9 +140,11 @@ pub(super) fn end_notices(survey: &mut Survey) {
     }
 }
 
+/// Whether a directory above the workspace is a working tree. Git does not take that of another user for one.
 #[expect(clippy::disallowed_methods, reason = "whether a name exists above the workspace; nothing is opened")]
 fn has_git(directory: &Path) -> bool {
-    directory.join(".git").symlink_metadata().is_ok()
+    let own = rustix::process::geteuid().as_raw();
+    directory.join(".git").symlink_metadata().is_ok_and(|data| data.uid() == own || data.uid() == 0)
 }
 
 fn configuration_files(found: &Found, tree: &Path, home: &Path) -> Vec<PathBuf> {
@@ -268,6 +272,7 @@ impl<'a> Follower<'a> {
     fn files(&mut self, configuration: &Configuration) {
         configuration.notices.iter().for_each(|message| self.notice(message.clone()));
         configuration.outside.iter().for_each(|path| self.outside(path));
+        self.linked(&configuration.linked);
         for file in &configuration.files {
             self.located(file, "");
         }
@@ -316,7 +321,16 @@ impl<'a> Follower<'a> {
                 self.located(hook, "");
             }
         }
+        self.linked(&hooks.linked);
         self.is_cut |= hooks.is_cut;
+    }
+
+    /// Has the other names of the user's files protected where the run could write them. A run may have linked files of its own
+    /// repository to anything below its workspace, which must not become read-only by it.
+    pub(super) fn linked(&mut self, files: &[DirectoryId]) {
+        if matches!(self.of, Of::User(_)) {
+            self.survey.linked.extend(files.iter().map(|id| (id.device, id.inode)));
+        }
     }
 
     /// Protects a path, the links that lead to it, and the directories that it passes. `ending` is `/` for a directory.

@@ -1,8 +1,12 @@
-//! Protects what protected names of the home lead to over symbolic links, where a run could write it: many users keep their
-//! configuration in a repository and link to it.
+//! Protects what protected names of the home lead to over symbolic links, and their other names (hard links), where a run could
+//! write it: many users keep their configuration in a repository and link to it.
+#![expect(clippy::disallowed_methods, reason = "files of the user's own home; nothing is opened")]
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use ringfence_core::paths::DirectoryId;
 use ringfence_workspace::git::{Located, linked_hooks, locate_within};
 
 use super::git_configuration::{Follower, Of, follow};
@@ -30,12 +34,19 @@ fn protect_name(home: &Path, name: &str, follower: &mut Follower<'_>) {
     let Ok(Some(located)) = locate_within(&home.join(name), follower.reach()) else { return };
     protect_end(&located, ending, follower);
     if ending.is_empty() {
+        if let Ok(data) = fs::symlink_metadata(&located.end)
+            && data.is_file()
+            && data.nlink() > 1
+        {
+            follower.linked(&[DirectoryId { device: data.dev(), inode: data.ino() }]);
+        }
         return;
     }
     let reach = follower.reach();
     // A directory that cannot be listed has no links that a program of the user follows.
     let Ok(linked) = linked_hooks(&located.end, reach, &mut follower.left) else { return };
     follower.is_cut |= linked.is_cut;
+    follower.linked(&linked.linked);
     linked.located.iter().for_each(|located| protect_end(located, "", follower));
 }
 

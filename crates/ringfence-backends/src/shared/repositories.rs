@@ -11,11 +11,11 @@ use std::time::SystemTime;
 use globset::GlobSet;
 use ringfence_core::plan::Request;
 use ringfence_core::policy::GitAccess;
-use ringfence_workspace::Directory;
 use ringfence_workspace::executed::is_git_directory;
 use ringfence_workspace::git::{
     self, Found, Kind, MODULES, Making, PRIVATE, RefsBudget, Repository, lexical,
 };
+use ringfence_workspace::{Directory, EntryKind};
 
 use super::covers::Shown;
 use super::git_configuration;
@@ -262,9 +262,11 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
     }
 }
 
-/// Finds a repository. A stub file of another run is none.
+/// Finds a repository. A stub of another run is none. It is a directory: a run may have marked a file that leads elsewhere.
 fn discover(tree: &Directory, path: &Path) -> Found {
-    if ringfence_linux::is_stand_in(&path.join(".git")) {
+    let is_directory =
+        || tree.metadata(Path::new(".git")).is_ok_and(|data| data.kind() == EntryKind::Directory);
+    if ringfence_linux::is_stand_in(&path.join(".git")) && is_directory() {
         return Found::Nothing;
     }
     Repository::discover(tree, path)
@@ -316,7 +318,7 @@ pub(super) fn hide_with_secrets(trees: &[PathBuf], survey: &mut Survey) {
     survey.git.retain(|mount| !known.contains(&mount.tree));
     notice(
         survey,
-        "git is not possible here, for the git directory has denied files, sockets or what cannot be searched",
+        "git is not possible here, for the git directory has denied files, sockets, FIFOs or what cannot be searched",
         trees,
     );
     let is_directory = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|data| data.is_dir());

@@ -60,6 +60,8 @@ const VISITS_BETWEEN_CHECKS: u32 = 512;
 /// Most paths that a notice names.
 const MAX_NAMED: usize = 5;
 
+/// Places of the kernel that every sandbox has for itself.
+const KERNEL_PLACES: [&str; 2] = ["/proc", "/dev"];
 /// The directory of a project's settings and policies.
 const SETTINGS_DIRECTORY: &str = ".ringfence";
 /// Files by which a state directory is known: the list of directories where runs have worked, and the queue.
@@ -93,10 +95,14 @@ pub(crate) struct Survey {
     pub(crate) protected: Vec<PathBuf>,
     /// Those of the protected paths that are symbolic links: they are held, not what they lead to.
     pub(crate) links: Vec<PathBuf>,
+    /// Files outside of the workspace that govern programs of the user and have several names: device and inode.
+    pub(crate) linked: BTreeSet<(u64, u64)>,
     /// Those of both that are not there, and what stands in for them; the outer ones first.
     pub(crate) missing: Vec<Missing>,
     /// Stub files and directories of other active runs where this one can write.
     pub(crate) stubs_of_others: BTreeSet<PathBuf>,
+    /// The user's home, links resolved, if it is there.
+    pub(crate) home: Option<PathBuf>,
     /// The device and the number of the workspace.
     pub(crate) identity: (u64, u64),
     /// What is at the paths that are held or hidden below what the run sees.
@@ -115,12 +121,12 @@ pub(super) fn refused(message: String) -> LaunchError {
     LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
 }
 
-/// Scans until nothing is missed that another run covers. Besides what the policy names, `hidden` is hidden. `reserve` is called
-/// with the protected paths that are missing in the root of the workspace as soon as they are known, before the scan.
+/// Scans until nothing is missed that another run covers. Besides what the policy names, `hidden` is hidden, and `program`, which
+/// holds the program of the run, is shown read-only. `reserve` is called with the protected paths that are missing in the root of the workspace as soon as they are known, before the scan.
 pub(crate) fn look(
     request: &Request,
     around: &Surroundings,
-    hidden: &[(PathBuf, bool)],
+    (hidden, program): (&[(PathBuf, bool)], Option<&Path>),
     reserve: &mut dyn FnMut(&[Missing]),
 ) -> Result<Survey, LaunchError> {
     let unusable = |error| refused(format!("the register of active runs cannot be used: {error}"));
@@ -130,7 +136,7 @@ pub(crate) fn look(
     let ending = Ending::of(request, around);
     for number in 0..MAX_SCANS {
         let reserve: &mut dyn FnMut(&[Missing]) = if number == 0 { reserve } else { &mut |_| () };
-        let mut survey = scan_once(request, (&around.home, &ending), hidden, &known, reserve)?;
+        let mut survey = scan_once(request, (&around.home, &ending), (hidden, program), &known, reserve)?;
         if let Some(gone) = survey.identify(request) {
             missed = gone;
             continue;
@@ -160,7 +166,7 @@ pub(crate) fn look(
 fn scan_once(
     request: &Request,
     (home, ending): (&Path, &Ending<'_>),
-    hidden: &[(PathBuf, bool)],
+    (hidden, program): (&[(PathBuf, bool)], Option<&Path>),
     known: &Known,
     reserve: &mut dyn FnMut(&[Missing]),
 ) -> Result<Survey, LaunchError> {
@@ -173,12 +179,11 @@ fn scan_once(
         identity: (tree.id().device, tree.id().inode),
         ..Survey::default()
     };
-    for (paths, write) in [(&files.read, false), (&files.write, true)] {
-        for path in paths {
-            let (path, id) = shown(path)?;
-            survey.granted.insert(path.clone(), id);
-            survey.shown.push((path, write));
-        }
+    let read = program.into_iter().chain(files.read.iter().map(Path::new)).map(|path| (path, false));
+    for (path, write) in read.chain(files.write.iter().map(|path| (Path::new(path), true))) {
+        let (path, id) = shown(path)?;
+        survey.granted.insert(path.clone(), id);
+        survey.shown.push((path, write));
     }
     let home_names = HomeNames::list(home);
     let secrets = files.secret_paths(home).filter(|secret| home_names.may_exist(secret));
@@ -205,11 +210,13 @@ fn scan_once(
     repositories::of_workspace(request, &tree, home, &mut survey);
     let denied = files.denied().map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
     let private = files.git == GitAccess::Private && request.git.is_some();
+    let mut governing = shared_inodes(request.governing.iter().map(HostPath::as_path));
+    governing.extend(&survey.linked);
     let names = Names {
         denied: &denied,
         protected: &here,
         stubs: &stubs,
-        governing: &shared_inodes(request.governing.iter().map(HostPath::as_path)),
+        governing: &governing,
         known,
         ending,
         git: files.git,
@@ -218,11 +225,14 @@ fn scan_once(
         is_workspace: true,
     };
     survey.scan(&tree, workspace, &names)?;
+    let mut trees = vec![(tree, workspace.to_owned())];
     let others = survey.shown.iter().filter(|(path, _)| path.is_dir()).cloned();
     for (root, write) in others.collect::<Vec<_>>() {
         let tree = Directory::open(&root).map_err(|error| refused(error.to_string()))?;
         survey.scan(&tree, &root, &Names { writable: write, is_workspace: false, ..names })?;
+        trees.push((tree, root));
     }
+    survey.cover_other_names(&trees, ending)?;
     survey.cover_unwritable_directories(request);
     survey.cover_crowded_directories(workspace);
     survey.check_size()?;
@@ -242,8 +252,8 @@ pub(crate) fn state(around: &Surroundings) -> Vec<(PathBuf, bool)> {
 
 /// A path that a user asked to show, and what is there. Links were resolved when the run was accepted: one that is there now was
 /// made since. The listener behind a socket is outside of the sandbox.
-fn shown(path: &str) -> Result<(PathBuf, DirectoryId), LaunchError> {
-    let path: PathBuf = Path::new(path).components().collect();
+fn shown(path: &Path) -> Result<(PathBuf, DirectoryId), LaunchError> {
+    let path: PathBuf = path.components().collect();
     let name = path.display();
     if path.parent().is_none() {
         let message =
@@ -252,6 +262,12 @@ fn shown(path: &str) -> Result<(PathBuf, DirectoryId), LaunchError> {
         return Err(LaunchError::Runtime(
             failure.with_remedy("name the directories below it that the run needs"),
         ));
+    }
+    if KERNEL_PLACES.iter().any(|place| path.starts_with(place)) || path == Path::new("/sys") {
+        let failure = Failure::new(FailureClass::Refused, format!("{name} of the host is not shown to runs"));
+        return Err(LaunchError::Runtime(failure.with_remedy(
+            "leave it out: a run has its own /proc and /dev, and of /sys name the directory that it needs",
+        )));
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
@@ -263,6 +279,9 @@ fn shown(path: &str) -> Result<(PathBuf, DirectoryId), LaunchError> {
     match data.kind() {
         EntryKind::Socket => {
             Err(refused(format!("{name} is a socket, whose listener is outside of the sandbox")))
+        }
+        EntryKind::Other => {
+            Err(refused(format!("{name} is a FIFO or a device, whose other end is outside of the sandbox")))
         }
         EntryKind::Link => {
             Err(refused(format!("{name} is a symbolic link that was made while the run started")))
@@ -377,6 +396,8 @@ struct Finds {
     with_secrets: BTreeSet<PathBuf>,
     /// Working trees whose refs or logs have denied names. A private git directory does not show them as files.
     with_denied_refs: BTreeSet<PathBuf>,
+    /// Names of files that govern runs or programs of the user.
+    governing: Vec<PathBuf>,
     /// Symbolic links with denied names.
     denied_links: Vec<PathBuf>,
     /// Directories that git takes for repositories without a working tree.
@@ -493,6 +514,7 @@ impl Survey {
     fn protect_home(&mut self, workspace: &Path, (home, home_names): (&Path, &HomeNames), names: &[String]) {
         let as_named = home;
         let Ok(home) = fs::canonicalize(home) else { return };
+        self.home = Some(home.clone());
         let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
         let roots: Vec<PathBuf> = [workspace.to_owned()].into_iter().chain(named).collect();
         let names: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("~/")).collect();
@@ -602,7 +624,14 @@ impl Survey {
                 &finds.bare,
             );
             let known: BTreeSet<PathBuf> = self.protected.iter().cloned().collect();
-            let found: BTreeSet<PathBuf> = finds.protected.iter().map(|path| root.join(path)).collect();
+            let governing = finds.governing.iter().map(|path| root.join(path));
+            let governing: Vec<PathBuf> = governing.filter(|path| !known.contains(path)).collect();
+            self.notice(
+                "read-only, for these are other names (hard links) of files that govern runs or your programs",
+                &governing,
+            );
+            let found = finds.protected.iter().map(|path| root.join(path)).chain(governing);
+            let found: BTreeSet<PathBuf> = found.collect();
             let settings = found.iter().filter(|path| path.ends_with(SETTINGS_DIRECTORY));
             self.hold_above(settings.chain(&states), root);
             self.protected.extend(found.into_iter().filter(|path| !known.contains(path)));
@@ -612,19 +641,8 @@ impl Survey {
         let mut with_secrets = finds.with_secrets;
         let is_shown = |tree: &PathBuf| !repositories::is_private(tree, self);
         with_secrets.extend(finds.with_denied_refs.into_iter().filter(is_shown));
-        // A git directory in which a hidden file has another name is hidden as a whole.
-        let (hidden, held) = self.other_names(tree, root, names.ending)?;
-        let tree_of = |path: &PathBuf| -> Option<PathBuf> {
-            Some(root.join(git_tree(path.strip_prefix(root).ok()?)?).components().collect())
-        };
-        with_secrets.extend(hidden.iter().filter_map(tree_of));
         let with_secrets: Vec<PathBuf> = with_secrets.into_iter().collect();
         repositories::hide_with_secrets(&with_secrets, self);
-        let others = hidden.iter().filter(|path| tree_of(path).is_none());
-        self.hidden.extend(others.map(|path| (path.clone(), false)));
-        let known: BTreeSet<PathBuf> = self.protected.iter().cloned().collect();
-        let held = held.into_iter().filter(|path| tree_of(path).is_none() && !known.contains(path));
-        self.protected.extend(held);
         Ok(())
     }
 
@@ -648,38 +666,50 @@ impl Survey {
         }
     }
 
-    /// All names of the hidden and of the protected files that have more than one.
-    fn other_names(
-        &self,
-        tree: &Directory,
-        root: &Path,
+    /// Hides and protects all names of the hidden and of the protected files that have more than one, in all trees that are seen:
+    /// a file of one may have a name in another.
+    fn cover_other_names(
+        &mut self,
+        trees: &[(Directory, PathBuf)],
         ending: &Ending<'_>,
-    ) -> Result<(Vec<PathBuf>, Vec<PathBuf>), LaunchError> {
+    ) -> Result<(), LaunchError> {
         let hidden = shared_inodes(self.hidden.iter().map(|(path, _)| path));
         // Stub files of another run are names of one file, which may go at any time.
         let missing: BTreeSet<&PathBuf> = self.missing.iter().map(|(path, _)| path).collect();
         let is_stub = |path: &&PathBuf| missing.contains(path);
         let held = shared_inodes(self.protected.iter().filter(|path| !is_stub(path)));
-        let mut found = (Vec::new(), Vec::new());
         if hidden.is_empty() && held.is_empty() {
-            return Ok(found);
+            return Ok(());
         }
-        let device = tree.id().device;
-        let walked = walk(tree, BOUNDS, &mut |visit| {
-            if ending.is_due() {
-                return Next::PassOver;
+        let (mut with_secrets, mut to_hide, mut to_hold) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for (tree, root) in trees {
+            for (path, is_hidden) in other_names(tree, (&hidden, &held), ending)
+                .map_err(|error| refused(format!("{} cannot be searched: {error}", root.display())))?
+            {
+                let whole = root.join(&path);
+                match git_tree(&path) {
+                    // A git directory in which a hidden file has another name is hidden as a whole.
+                    Some(tree) if is_hidden => {
+                        with_secrets.insert(root.join(tree).components().collect::<PathBuf>());
+                    }
+                    Some(_) => {}
+                    None if is_hidden => to_hide.push(whole),
+                    None => to_hold.push(whole),
+                }
             }
-            let id = (device, visit.inode);
-            if visit.kind == EntryKind::File && hidden.contains(&id) {
-                found.0.push(root.join(visit.path));
-            } else if visit.kind == EntryKind::File && held.contains(&id) {
-                found.1.push(root.join(visit.path));
-            }
-            Next::Enter
-        });
-        walked.map_err(|error| refused(format!("{} cannot be searched: {error}", root.display())))?;
-        ending.check()?;
-        Ok(found)
+            ending.check()?;
+        }
+        // Files that were named by themselves.
+        for (path, id) in &self.granted {
+            let id = (id.device, id.inode);
+            to_hide.extend(hidden.contains(&id).then(|| path.clone()));
+            to_hold.extend(held.contains(&id).then(|| path.clone()));
+        }
+        repositories::hide_with_secrets(&Vec::from_iter(with_secrets), self);
+        self.hidden.extend(to_hide.into_iter().map(|path| (path, false)));
+        let known: BTreeSet<PathBuf> = self.protected.iter().cloned().collect();
+        self.protected.extend(to_hold.into_iter().filter(|path| !known.contains(path)));
+        Ok(())
     }
 
     /// A notice with the first few of many paths.
@@ -822,7 +852,7 @@ impl Finds {
             self.covered.push((path.to_owned(), kind, visit.kind == EntryKind::Link));
         }
         if let Some(tree) = git_tree(path) {
-            if visit.kind == EntryKind::Socket || is_hidden || names.denied.is_match(path) {
+            if visit.kind.is_channel() || is_hidden || names.denied.is_match(path) {
                 let whole: PathBuf = root.join(tree).components().collect();
                 let below = path.strip_prefix(tree).unwrap_or(path);
                 // Names of refs and logs are names of branches.
@@ -851,12 +881,12 @@ impl Finds {
             }
             return Next::PassOver;
         }
-        if visit.kind == EntryKind::Socket {
+        if visit.kind.is_channel() {
             self.hidden.push((path.to_owned(), false));
         }
         let is_governing = || names.governing.contains(&(id().device, visit.inode));
         if visit.kind == EntryKind::File && !names.governing.is_empty() && is_governing() {
-            self.protected.push(path.to_owned());
+            self.governing.push(path.to_owned());
         }
         self.hide_state(visit, beside);
         if elsewhere {
@@ -902,6 +932,29 @@ impl Finds {
             self.bare.push(parent.to_owned());
         }
     }
+}
+
+/// The names below a directory of files that are hidden or held, by device and inode, and whether they are hidden.
+fn other_names(
+    tree: &Directory,
+    (hidden, held): (&BTreeSet<(u64, u64)>, &BTreeSet<(u64, u64)>),
+    ending: &Ending<'_>,
+) -> io::Result<Vec<(PathBuf, bool)>> {
+    let inodes: BTreeSet<u64> = hidden.iter().chain(held).map(|(_, inode)| *inode).collect();
+    let mut found = Vec::new();
+    walk(tree, BOUNDS, &mut |visit| {
+        if ending.is_due() {
+            return Next::PassOver;
+        }
+        // Which device it is takes a call for each directory.
+        if visit.kind == EntryKind::File && inodes.contains(&visit.inode) {
+            let id = (visit.parent.id().device, visit.inode);
+            let is_hidden = hidden.contains(&id);
+            found.extend((is_hidden || held.contains(&id)).then(|| (visit.path.to_owned(), is_hidden)));
+        }
+        Next::Enter
+    })?;
+    Ok(found)
 }
 
 /// The working tree of a path in a git directory. The path is relative. It is asked for each name, so bytes are compared.

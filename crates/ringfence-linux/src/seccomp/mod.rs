@@ -30,8 +30,12 @@ const TYPING: [u32; 2] = [0x5412, 0x541c];
 /// the question for the current value.
 const PERSONALITIES: [u32; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
-/// The families of sockets that programs need; all others talk to the kernel, the host or hardware.
-const FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+/// The protocols of the internet's sockets that programs need: that of the type, TCP, UDP and the echo of ICMP. Others (MPTCP, SCTP,
+/// UDP-Lite, L2TP, SMC) are much code of the kernel that few programs use.
+const PROTOCOLS: [i32; 5] =
+    [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6];
+/// Bits that none of the types of these has (streams, datagrams, raw ones): SCTP and DCCP are also chosen by a type.
+const OTHER_TYPES: u32 = 0xc;
 
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +60,8 @@ const PROCESSOR: Option<u32> = if cfg!(target_arch = "x86_64") {
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const DENY: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+/// Programs that try a protocol go on with the usual one.
+const NO_PROTOCOL: u32 = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
 /// A program that is told that a call does not exist uses the old one, whose flags can be seen.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
@@ -360,20 +366,36 @@ fn only(argument: u32, values: &[u32], listed: u32, other: u32) -> Vec<Op> {
     [load(low_half_of_argument(argument))].into_iter().chain(compared).chain([answer(other)]).collect()
 }
 
-/// Only families that programs need, and of the kernel's own sockets only the one that tells of addresses and routes.
+/// Only families and protocols that programs need, and of the kernel's own sockets only the one that tells of addresses and routes.
 fn sockets() -> Vec<Op> {
-    let family = |family: i32| unless_skip(libc::BPF_JEQ, family.unsigned_abs());
-    let plain = FAMILIES.iter().flat_map(|name| [family(*name), answer(ALLOW)]);
+    let is = |value: i32| unless_skip(libc::BPF_JEQ, value.unsigned_abs());
     let netlink = [
-        family(libc::AF_NETLINK),
+        is(libc::AF_NETLINK),
         skip(1),
         answer(DENY),
         load(low_half_of_argument(2)),
-        family(libc::NETLINK_ROUTE),
+        is(libc::NETLINK_ROUTE),
         answer(ALLOW),
         answer(DENY),
     ];
-    [load(low_half_of_argument(0))].into_iter().chain(plain).chain(netlink).collect()
+    let families = [
+        load(low_half_of_argument(0)),
+        is(libc::AF_UNIX),
+        answer(ALLOW),
+        is(libc::AF_INET),
+        skip(2 + netlink.len()),
+        is(libc::AF_INET6),
+        skip(netlink.len()),
+    ];
+    let types = [
+        load(low_half_of_argument(1)),
+        unless_skip(libc::BPF_JSET, OTHER_TYPES),
+        answer(NO_PROTOCOL),
+        load(low_half_of_argument(2)),
+    ];
+    let protocols = PROTOCOLS.iter().flat_map(|protocol| [is(*protocol), answer(ALLOW)]);
+    let internet = types.into_iter().chain(protocols).chain([answer(NO_PROTOCOL)]);
+    families.into_iter().chain(netlink).chain(internet).collect()
 }
 
 /// Installs a filter in this thread and all that it starts.
@@ -575,6 +597,37 @@ mod tests {
         for family in [libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_BLUETOOTH] {
             assert_eq!(socket(family, 0), DENY, "{family}");
         }
+    }
+
+    #[test]
+    fn internet_sockets_of_other_protocols_are_refused() {
+        let socket = |family: i32, kind: i32, protocol: i32| {
+            answers(libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
+        };
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            for (kind, protocol) in [
+                (libc::SOCK_STREAM, 0),
+                (libc::SOCK_STREAM, libc::IPPROTO_TCP),
+                (libc::SOCK_DGRAM, libc::IPPROTO_UDP),
+                (libc::SOCK_DGRAM, libc::IPPROTO_ICMP),
+                (libc::SOCK_DGRAM, libc::IPPROTO_ICMPV6),
+            ] {
+                assert_eq!(socket(family, kind | flags, protocol), ALLOW, "{family} {kind} {protocol}");
+            }
+            // MPTCP, SCTP, UDP-Lite, DCCP, L2TP, SMC.
+            for protocol in [262, 132, 136, 33, 115, 256, 255] {
+                assert_eq!(
+                    socket(family, libc::SOCK_STREAM | flags, protocol),
+                    super::NO_PROTOCOL,
+                    "{protocol}"
+                );
+            }
+            for kind in [libc::SOCK_SEQPACKET, 6, libc::SOCK_RDM, 10] {
+                assert_eq!(socket(family, kind | flags, 0), super::NO_PROTOCOL, "{kind}");
+            }
+        }
+        assert_eq!(socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0), ALLOW);
     }
 
     #[test]

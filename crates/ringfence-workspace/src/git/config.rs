@@ -67,6 +67,111 @@ fn is_include(name: &[u8]) -> bool {
     name == b"include.path" || condition.is_some()
 }
 
+/// Sections and keys whose values are credentials, or are files and programs with some.
+const CREDENTIAL_SECTIONS: [&[u8]; 2] = [b"credential.", b"sendemail."];
+const CREDENTIAL_KEYS: [&[u8]; 8] = [
+    b".extraheader",
+    b".cookiefile",
+    b".savecookies",
+    b".pass",
+    b".password",
+    b".smtppass",
+    b".token",
+    b".oauthtoken",
+];
+/// Schemes whose user is no credential: the server asks for a key.
+const SCHEMES_WITH_USER: [&[u8]; 3] = [b"ssh", b"git+ssh", b"ssh+git"];
+
+/// The same configuration without credentials, unless it has none: settings that hold them are left out, and so are users and passwords
+/// in addresses. What git does not read of it, comments too, is not there then.
+pub(crate) fn without_credentials(content: &[u8]) -> Option<Vec<u8>> {
+    let settings = settings(content);
+    let clean: Vec<Setting> =
+        settings.iter().filter(|setting| !is_credential(&setting.name)).map(stripped).collect();
+    (clean != settings).then(|| written(&clean))
+}
+
+fn is_credential(name: &[u8]) -> bool {
+    CREDENTIAL_SECTIONS.iter().any(|section| name.starts_with(section))
+        || CREDENTIAL_KEYS.iter().any(|key| name.ends_with(key))
+}
+
+/// A setting whose addresses have no users and passwords, in its section (`url.BASE.insteadOf`) neither.
+fn stripped(setting: &Setting) -> Setting {
+    Setting { name: without_users(&setting.name), value: setting.value.as_deref().map(without_users) }
+}
+
+/// A text without the users and passwords of addresses in it.
+fn without_users(text: &[u8]) -> Vec<u8> {
+    let mut clean = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.windows(3).position(|bytes| bytes == b"://") {
+        let (before, after) = rest.split_at(at + 3);
+        clean.extend_from_slice(before);
+        let is_end =
+            |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b'"' | b'\'') || byte.is_ascii_whitespace();
+        let end = after.iter().position(is_end).unwrap_or(after.len());
+        let (authority, next) = after.split_at(end);
+        let user = authority.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
+        let (user, host) = authority.split_at(user);
+        let scheme = before[..at].rsplit(|byte| !byte.is_ascii_alphanumeric() && *byte != b'+').next();
+        if scheme.is_some_and(|scheme| SCHEMES_WITH_USER.contains(&scheme)) && !user.is_empty() {
+            clean.extend(user.iter().take_while(|byte| !matches!(byte, b':' | b'@')));
+            clean.push(b'@');
+        }
+        clean.extend_from_slice(host);
+        rest = next;
+    }
+    clean.extend_from_slice(rest);
+    clean
+}
+
+/// Settings as git writes them.
+fn written(settings: &[Setting]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut last = None;
+    for Setting { name, value } in settings {
+        let key = name.iter().rposition(|byte| *byte == b'.').map_or(0, |dot| dot + 1);
+        let (section, key) = name.split_at(key);
+        if last != Some(section) {
+            write_section(section, &mut text);
+            last = Some(section);
+        }
+        text.push(b'\t');
+        text.extend_from_slice(key);
+        if let Some(value) = value {
+            text.extend_from_slice(b" = \"");
+            value.iter().for_each(|byte| match byte {
+                b'\n' => text.extend_from_slice(b"\\n"),
+                byte => text.extend(escape(*byte)),
+            });
+            text.push(b'"');
+        }
+        text.push(b'\n');
+    }
+    text
+}
+
+/// The line before the settings of a section, whose name ends in a dot.
+fn write_section(section: &[u8], text: &mut Vec<u8>) {
+    let name = section.strip_suffix(b".").unwrap_or(section);
+    let dot = name.iter().position(|byte| *byte == b'.');
+    let (name, subsection) = name.split_at(dot.unwrap_or(name.len()));
+    text.push(b'[');
+    text.extend_from_slice(name);
+    if let Some(subsection) = subsection.strip_prefix(b".") {
+        text.extend_from_slice(b" \"");
+        text.extend(subsection.iter().flat_map(|byte| escape(*byte)));
+        text.push(b'"');
+    }
+    text.extend_from_slice(b"]\n");
+}
+
+/// A byte between quotes.
+fn escape(byte: u8) -> impl Iterator<Item = u8> + use<> {
+    matches!(byte, b'"' | b'\\').then_some(b'\\').into_iter().chain([byte])
+}
+
 /// All values of a file, up to the first line that git refuses.
 fn settings(content: &[u8]) -> Vec<Setting> {
     let mut parser = Parser { rest: content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(content), at_end: false };
@@ -260,6 +365,33 @@ mod tests {
 
     const TEXT: &[u8] = b"# comment\n[core]\n\tbare = false\n\tHooksPath = \".husky/_\" ; why\n[remote \"origin\"]\n\thookspath = no\n\
                         [Core] hookspath=second\\\npart\n[extensions]\n\tobjectFormat = sha256\n";
+
+    #[test]
+    fn credentials_are_left_out_and_all_else_stays() {
+        let secret = b"# s3cret\n[core]\n\tbare = false\n\teditor = \"a \\\"b\\\" \\\\ ; c\" # why\n\tlogAllRefUpdates\n\
+            [http \"https://h.example/\"]\n\textraheader = AUTHORIZATION: basic s3cret\n\tsslVerify = false\n\
+            [http]\n\tcookieFile = /s3cret\n\tproxy = http://me:s3cret@proxy:1/\n\
+            [credential]\n\thelper = store --file=/s3cret\n[credential \"https://h\"]\n\tusername = s3cret\n\
+            [remote \"o\\\"x.y\"]\n\turl = https://s3cret@h.example/a@b\n\tpushurl = https://u:s3cret@h.example\n\
+            \tfetch = +refs/heads/*:refs/remotes/o/*\n[remote \"ssh\"]\n\turl = ssh://git:s3cret@h.example/r\n\
+            [url \"https://s3cret@h.example/\"]\n\tinsteadOf = gh:\n[user]\n\temail = me@h.example\n";
+        let clean = super::without_credentials(secret).unwrap();
+        let text = String::from_utf8(clean.clone()).unwrap();
+        assert!(!text.contains("s3cret"), "{text}");
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("config");
+        std::fs::write(&file, &clean).unwrap();
+        let listed = Command::new("git").args(["config", "--list", "--file"]).arg(&file).output().unwrap();
+        assert_eq!(
+            String::from_utf8(listed.stdout).unwrap(),
+            "core.bare=false\ncore.editor=a \"b\" \\ ; c\ncore.logallrefupdates\nhttp.https://h.example/.sslverify=false\n\
+             http.proxy=http://proxy:1/\nremote.o\"x.y.url=https://h.example/a@b\nremote.o\"x.y.pushurl=https://h.example\n\
+             remote.o\"x.y.fetch=+refs/heads/*:refs/remotes/o/*\nremote.ssh.url=ssh://git@h.example/r\n\
+             url.https://h.example/.insteadof=gh:\nuser.email=me@h.example\n"
+        );
+        assert_eq!(super::without_credentials(TEXT), None);
+        assert_eq!(super::without_credentials(&clean), None);
+    }
 
     #[test]
     fn values_are_found_by_section_and_key_in_any_case() {

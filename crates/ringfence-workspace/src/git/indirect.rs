@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use ringfence_core::paths::DirectoryId;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
@@ -24,6 +25,8 @@ use crate::{Directory, DirectoryError, EntryKind, Metadata, ReadError, read_boun
 const MAX_INCLUDE_DEPTH: usize = 10;
 /// Most symbolic links that the kernel follows in one path.
 const MAX_LINKS: usize = 40;
+/// What git puts into every repository, and no program executes.
+const SAMPLE_ENDING: &[u8] = b".sample";
 /// Longest list of users that is searched for a home directory.
 const MAX_USERS_BYTES: u64 = 1 << 20;
 /// Most notices of one configuration.
@@ -116,6 +119,8 @@ pub struct Located {
 pub struct Configuration {
     /// The files, whether they exist or not.
     pub files: Vec<Located>,
+    /// Those of them that have several names, by device and inode.
+    pub linked: Vec<DirectoryId>,
     /// The values of `core.hooksPath`, as they are written.
     pub hooks: Vec<OsString>,
     /// The values of `init.templateDir`, as they are written.
@@ -194,6 +199,8 @@ pub fn locate_within(path: &Path, reach: Reach<'_>) -> io::Result<Option<Located
 pub struct LinkedHooks {
     /// Where they lead.
     pub located: Vec<Located>,
+    /// Files beside them that have several names, by device and inode.
+    pub linked: Vec<DirectoryId>,
     /// Whether there are more than may be followed.
     pub is_cut: bool,
 }
@@ -217,6 +224,10 @@ pub fn linked_hooks(directory: &Path, reach: Reach<'_>, budget: &mut Budget) -> 
         if kind == EntryKind::Link {
             budget.links -= 1;
             links.insert(name.to_owned());
+        }
+        if kind == EntryKind::File && !name.as_bytes().ends_with(SAMPLE_ENDING) {
+            let data = opened.metadata(Path::new(name));
+            found.linked.extend(data.ok().filter(|data| data.links() > 1).map(|data| data.id()));
         }
         true
     })?;
@@ -295,7 +306,7 @@ fn follow(
 /// The first line of a file that points elsewhere, if it may be read.
 fn read_line(path: &Path, reach: Reach<'_>) -> Option<String> {
     let is_allowed = !reach.leads_out(path);
-    let bytes = is_allowed.then(|| read_plain(path, MAX_POINTER_BYTES).ok()).flatten()?;
+    let (bytes, _) = is_allowed.then(|| read_plain(path, MAX_POINTER_BYTES).ok()).flatten()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
@@ -360,17 +371,18 @@ fn trace(path: &Path, reach: Reach<'_>) -> io::Result<Option<Located>> {
 }
 
 /// Reads a regular file that no symbolic link leads to.
-fn read_plain(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
+fn read_plain(path: &Path, limit: u64) -> Content {
     let file =
         open_plain(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY).map_err(io::Error::from)?;
-    match Metadata::of(&file)?.kind() {
-        EntryKind::File => read_bounded(file, limit),
+    let data = Metadata::of(&file)?;
+    match data.kind() {
+        EntryKind::File => Ok((read_bounded(file, limit)?, data)),
         _ => Err(io::Error::other("not a regular file").into()),
     }
 }
 
-/// What a file holds, or why it was not read.
-type Content = Result<Vec<u8>, ReadError>;
+/// What a file holds and what the kernel says of it, or why it was not read.
+type Content = Result<(Vec<u8>, Metadata), ReadError>;
 
 /// Reads a configuration file over whatever links lead to it, which mostly are none. `None` is one that may not be read.
 fn read_located(path: &Path, limit: u64, reach: Reach<'_>) -> io::Result<Option<(Located, Content)>> {
@@ -414,7 +426,8 @@ impl Reader<'_> {
         }
         self.found.files.push(located);
         match content {
-            Ok(bytes) => {
+            Ok((bytes, data)) => {
+                self.found.linked.extend((data.links() > 1).then(|| data.id()));
                 self.budget.bytes -= bytes.len() as u64;
                 self.content(path, &bytes, depth);
             }
@@ -488,7 +501,7 @@ fn expand(value: &OsStr, home: &Path) -> Result<Option<PathBuf>, String> {
 
 /// The home directory of a user of this machine.
 fn home_of(user: &str) -> Option<PathBuf> {
-    let users = read_plain(Path::new("/etc/passwd"), MAX_USERS_BYTES).ok()?;
+    let (users, _) = read_plain(Path::new("/etc/passwd"), MAX_USERS_BYTES).ok()?;
     let users = String::from_utf8_lossy(&users);
     let mut fields = users.lines().map(|line| line.split(':')).filter_map(|mut fields| {
         let name = fields.next()?;

@@ -9,6 +9,7 @@
 //!       private/      what the run sees as its git directory
 //! ```
 
+use std::cell::Cell;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
@@ -47,6 +48,8 @@ pub(crate) const STATE_FILES: [&str; 7] =
 const OWN_FILES: [&str; 4] = ["HEAD", "ORIG_HEAD", "FETCH_HEAD", "config.worktree"];
 /// The configuration.
 pub(crate) const CONFIG: &str = "config";
+/// Files that are copied without credentials.
+const CONFIGURATIONS: [&str; 2] = [CONFIG, "config.worktree"];
 /// Files of the common git directory that are copied.
 const COMMON_FILES: [&str; 4] = [CONFIG, "shallow", "info/attributes", "info/sparse-checkout"];
 /// Directories of the common git directory that are seen read-only.
@@ -165,7 +168,7 @@ pub fn shared_parts(repository: &Repository, guest: &Path) -> Vec<SharedPart> {
 pub fn make(making: Making<'_>, refs_budget: &mut RefsBudget) -> Result<Made, GitError> {
     let Making { repository, place, .. } = making;
     let real = Directory::open(&repository.common)?;
-    let maker = Maker { making, root: place.join(PRIVATE) };
+    let maker = Maker { making, root: place.join(PRIVATE), left_out_credentials: Cell::new(false) };
     let failed = |source| GitError::Make { path: maker.root.clone(), source };
     maker.skeleton().map_err(failed)?;
     let config = real.read(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
@@ -200,6 +203,9 @@ pub fn make(making: Making<'_>, refs_budget: &mut RefsBudget) -> Result<Made, Gi
         maker.working_tree(&own, &real, &prefix).map_err(failed)?;
     if index.is_none() {
         refuse_missing_index(&own, making.index_budget)?;
+    }
+    if maker.left_out_credentials.get() {
+        made.notices.push(LEFT_OUT_CREDENTIALS.to_owned());
     }
     let (mut room, mut left_out) = ((MAX_PROTECTED, MAX_PROTECTED_BYTES), 0);
     let protected = noted(making.protected, &mut room, &mut left_out);
@@ -275,6 +281,8 @@ fn symbolic(refs: &Refs) -> Vec<(String, String)> {
 struct Maker<'a> {
     making: Making<'a>,
     root: PathBuf,
+    /// Whether credentials of the configuration were not copied.
+    left_out_credentials: Cell<bool>,
 }
 
 impl Maker<'_> {
@@ -352,14 +360,21 @@ impl Maker<'_> {
         if data.length() > limit {
             return Ok(None);
         }
-        let name = format!("{prefix}{name}");
+        let (original, name) = (name, format!("{prefix}{name}"));
         self.parents(&name)?;
         let target = self.root.join(name);
         let mut copy = create_new(&target)?;
         match data.length() {
             // Two calls instead of six.
             0..=MAX_FILE_BYTES => {
-                let content = read_known(file, data.length(), MAX_FILE_BYTES).map_err(io::Error::other)?;
+                let mut content =
+                    read_known(file, data.length(), MAX_FILE_BYTES).map_err(io::Error::other)?;
+                if CONFIGURATIONS.contains(&original)
+                    && let Some(clean) = super::config::without_credentials(&content)
+                {
+                    content = clean;
+                    self.left_out_credentials.set(true);
+                }
                 copy.write_all(&content)?;
             }
             _ => drop(io::copy(&mut file.take(limit), &mut copy)?),
@@ -443,6 +458,9 @@ impl Maker<'_> {
     }
 }
 
+/// What is said of a configuration with credentials.
+const LEFT_OUT_CREDENTIALS: &str = "credentials in the git configuration of the repository (headers, cookies, users and passwords in \
+     addresses) are not seen by the run";
 /// Why a part of the index is left out.
 const NOT_COPIED: &str =
     "it is no regular file, is denied, or is larger than what is copied of indexes for a run";

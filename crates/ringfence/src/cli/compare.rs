@@ -1,6 +1,6 @@
 //! `ringfence compare`: what each mode costs here.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::Instant;
 
 use ringfence_core::mode::Mode;
@@ -32,7 +32,8 @@ pub(crate) fn compare(args: &Args, installation: &Installation) -> anyhow::Resul
     let workspace = tempfile::tempdir()?;
     let once = |mode: Mode| -> Result<f64, String> {
         let begun = Instant::now();
-        let ran = Command::new(&installation.program)
+        let ran = installation
+            .own_command()
             .args(["exec", "--mode", mode.as_str(), "--", "true"])
             .current_dir(workspace.path())
             .stdin(Stdio::null())

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -68,6 +68,7 @@ pub(crate) fn serve(args: &ServeArgs, installation: &Installation) -> anyhow::Re
     }
     let serving = if args.background { Serving::Background } else { Serving::Foreground };
     if serving == Serving::Background {
+        let _ = rustix::thread::set_name(crate::PROCESS_NAME);
         // A terminal that closes is no reason to end.
         let _ = rustix::process::setsid();
     }
@@ -104,7 +105,8 @@ pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
     let errors = OpenOptions::new().append(true).create(true).mode(0o600).open(&complaints);
     let errors = errors.with_context(|| format!("{} cannot be written", complaints.display()))?;
     let before = errors.metadata().map_or(0, |data| data.len());
-    let mut child = Command::new(&installation.program)
+    let mut child = installation
+        .own_command()
         .args(["serve", "--background"])
         .current_dir("/")
         // The daemon no longer knows where the command was given, where `PATH` may lead into a workspace.

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub(super) fn follow<T: DeserializeOwned>(
     words: &[&str],
     hear: Hear<'_>,
 ) -> Answer<T> {
-    let mut command = Command::new(&installation.program);
+    let mut command = installation.own_command();
     NOT_PASSED.iter().for_each(|name| {
         command.env_remove(name);
     });

@@ -19,6 +19,7 @@ use super::answering;
 use super::keeping::{self, Kept};
 use super::logging;
 use super::office::Office;
+use crate::governing::note_daemon_program;
 use crate::installation::{Installation, read_text};
 use crate::report::{advise, unstored};
 
@@ -61,6 +62,7 @@ pub(crate) fn serve(
     let watched = installation.watch_settings().context("the settings cannot be watched")?;
     deliver(installation, &store)?;
     tidy(installation, &store)?;
+    note_daemon_program(installation)?;
     let clock = installation.clock();
     let manager = Manager { store: &*store, state: &installation.state, command: &office, clock };
     let address = answering::answer(installation, &settings.server, listen)?;

@@ -41,7 +41,7 @@ impl Office<'_> {
     }
 
     fn own(&self) -> Command {
-        let mut command = Command::new(&self.installation.program);
+        let mut command = self.installation.own_command();
         // A Ctrl-C at the terminal of the daemon is for the daemon alone.
         command.process_group(0).stdout(Stdio::null());
         NOT_PASSED.iter().for_each(|name| {

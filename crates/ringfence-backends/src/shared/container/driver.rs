@@ -33,11 +33,11 @@ use super::plan::{self, Parts, User};
 use super::room::{Note, Room};
 use super::warm::{Handed, Pattern};
 use super::{Flavor, caps, undertaker};
-use crate::Surroundings;
 use crate::shared::gate::{Body, Burial, Gate};
 use crate::shared::register::{Registration, id_of};
 use crate::shared::survey::{self, Survey};
 use crate::shared::{probing, repositories, run};
+use crate::{GateProgram, Surroundings};
 
 /// How long a container may take until its gate speaks.
 const GATE_PATIENCE: Duration = Duration::from_secs(60);
@@ -138,7 +138,7 @@ impl Containers {
         let workspace = request.workspace.host().as_path();
         let stand_ins = StandIns::share(workspace, Some(request.workspace_id));
         let mut stand_ins = stand_ins.map_err(|error| run::not_locked(workspace, &error))?;
-        let survey = survey::look(request, &self.around, &survey::state(&self.around), &mut |_| ())?;
+        let survey = survey::look(request, &self.around, (&survey::state(&self.around), None), &mut |_| ())?;
         let room = Room::new(&self.around.state, &request.run);
         let room = room.map_err(|error| broken("make a place for the run", &error))?;
         let (seen, covers) = plan::seen(request, &survey);
@@ -148,7 +148,7 @@ impl Containers {
             seen,
             covers,
             room: &room,
-            gate: &self.around.gate.program,
+            gate: self.around.gate.unreplaced().map_err(LaunchError::Runtime)?,
             image: id,
             volumes: &volumes(image),
             has_health_check: image.config.as_ref().is_some_and(|config| config.healthcheck.is_some()),
@@ -185,7 +185,7 @@ impl Containers {
         request: &Request,
         ready: Ready,
     ) -> Result<(UnixStream, Box<Container>), LaunchError> {
-        let gate = self.around.gate.program.clone();
+        let gate = self.around.gate.clone();
         let Ready { note, body, covered, over, survey, room, stand_ins, .. } = ready;
         let git = survey.git.len();
         let _registered = survey.registered.clone();
@@ -217,7 +217,7 @@ impl Containers {
         };
         if let Some(pattern) = &pattern {
             // A run goes on without; the next one is as slow as this one.
-            let _ = pattern.keep(&self.around.gate.program, &self.around.state);
+            let _ = pattern.keep(&self.around.gate, &self.around.state);
         }
         // The engine mounts by path, so the paths have to lead where they did when they were scanned.
         let moved = |(path, id): (&PathBuf, &DirectoryId)| id_of(path).ok() != Some(*id);
@@ -375,7 +375,7 @@ struct Container {
     name: String,
     room: Room,
     /// Our program.
-    gate: PathBuf,
+    gate: GateProgram,
     _stand_ins: StandIns,
     _registered: Option<Arc<Registration>>,
 }

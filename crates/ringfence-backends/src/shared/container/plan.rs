@@ -321,7 +321,6 @@ impl Parts<'_> {
             workspace_id: None,
             identity: write.then_some(self.survey.identity),
             placeholders: Vec::new(),
-            discarded: None,
             registered: None,
             doors: match network_mode(self.network, self.request).as_str() {
                 "none" => run::doors(self.request),

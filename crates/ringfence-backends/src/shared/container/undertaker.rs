@@ -2,24 +2,24 @@
 
 use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use ringfence_core::failure::{Failure, FailureClass};
 
 use super::engine::Engine;
 use super::room::Room;
 use super::{Endpoint, Flavor};
-use crate::Surroundings;
+use crate::{GateProgram, Surroundings};
 
 /// The argument that makes our binary an undertaker.
 const ARGUMENT: &str = "__bury";
 
 /// Starts one for a room. With its input it gets what tells others that somebody lives there, so that nobody else clears
 /// it meanwhile; if it is killed, the next run does.
-pub(super) fn send(program: &Path, room: &Room) -> io::Result<()> {
+pub(super) fn send(program: &GateProgram, room: &Room) -> io::Result<()> {
     let state = room.path().parent().and_then(Path::parent).ok_or(io::ErrorKind::NotFound)?;
     let lock = room.lock().ok_or(io::ErrorKind::NotFound)?.try_clone()?;
-    let mut command = Command::new(program);
+    let mut command = program.command();
     command.arg(ARGUMENT).arg(room.path()).current_dir("/").env_clear().env("RINGFENCE_HOME", state);
     command.stdin(lock).stdout(Stdio::null()).stderr(Stdio::null());
     std::os::unix::process::CommandExt::process_group(&mut command, 0);

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -36,8 +36,8 @@ use super::driver::start;
 use super::engine::Engine;
 use super::room::{Note, Room};
 use super::{Endpoint, Flavor};
-use crate::Surroundings;
 use crate::shared::waiting::pause;
+use crate::{GateProgram, Surroundings};
 
 /// The argument that makes our binary the keeper.
 const ARGUMENT: &str = "__warm";
@@ -146,12 +146,12 @@ impl Pattern {
     }
 
     /// Starts a keeper for this kind, unless one is there. It outlives this process.
-    pub(super) fn keep(&self, program: &Path, state: &Path) -> io::Result<()> {
+    pub(super) fn keep(&self, program: &GateProgram, state: &Path) -> io::Result<()> {
         if UnixStream::connect(self.place(state)).is_ok() {
             return Ok(());
         }
         let pattern = serde_json::to_string(self)?;
-        let mut command = Command::new(program);
+        let mut command = program.command();
         command.arg(ARGUMENT).current_dir("/").env_clear().env("RINGFENCE_HOME", state);
         let (read, mut write) = io::pipe()?;
         command.stdin(read).stdout(Stdio::null()).stderr(Stdio::null());
