@@ -233,7 +233,7 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
     let decided = decide(app, need, &seen(app, parts, from, browser), from).await;
     let owners = browser.is_some_and(|name| app.sessions.is_of_owner(name));
     let decided = match decided {
-        Ok(Who::Session) if owners && !is_of_owner(app, from).await => match need {
+        Ok(who) if !counts(app, from, who, owners).await => match need {
             Need::Nothing => Ok(Who::Anybody),
             _ => Err(Refused::Denied(Denial::NotOwner)),
         },
@@ -290,6 +290,21 @@ pub(crate) async fn is_of_owner(app: &App, from: &From) -> bool {
     match from.ends.filter(|_| from.is_of_this_machine()) {
         Some(ends) => app.peer_lookups.is_of_owner(ends).await,
         None => false,
+    }
+}
+
+/// Whether what a request carries, which is right, counts on its connection: a session of the owner's is for processes of the owner, and on
+/// this machine nothing is for runs.
+async fn counts(app: &App, from: &From, who: Who, is_owners: bool) -> bool {
+    match who {
+        Who::Anybody | Who::Local | Who::Socket => true,
+        Who::Session if is_owners => is_of_owner(app, from).await,
+        Who::Session | Who::Owner | Who::Bearer | Who::Key(_) => {
+            match from.ends.filter(|_| from.is_of_this_machine()) {
+                Some(ends) => app.peer_lookups.may_use_credentials(ends).await,
+                None => true,
+            }
+        }
     }
 }
 
