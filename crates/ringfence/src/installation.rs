@@ -277,6 +277,20 @@ impl Installation {
         listed
     }
 
+    /// Refuses a state directory for a daemon that an active run sees: it hides those that were there when it began.
+    pub(crate) fn refuse_visible_state(&self) -> anyhow::Result<()> {
+        let mut states = StateDirectories::new(self.home.join(DIRECTORY)).list();
+        states.push(self.state.clone());
+        let run = ringfence_backends::active_run_that_sees(&self.state, &states);
+        let run = run.context("the register of active runs cannot be read")?;
+        run.map_or(Ok(()), |run| {
+            Err(advise(
+                anyhow!("the state directory {} would be seen by run {run}, which goes on", self.state.display()),
+                "wait for the end of the run, or set RINGFENCE_HOME to a directory that no run sees",
+            ))
+        })
+    }
+
     /// What the broker has to know.
     pub(crate) fn outside(&self, settings: &BrokerSettings) -> anyhow::Result<Outside> {
         let connect_to = settings.connect_to.join(",").parse().context("broker.connect_to")?;
