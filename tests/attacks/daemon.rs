@@ -480,7 +480,9 @@ fn daemon_whose_socket_and_token_a_run_sees_does_not_serve_it() {
         }
     }
     // The owner's programs are served by both.
-    assert!(ask_socket(&site.place.state().join("api.sock"), "GET /tasks").unwrap().starts_with("HTTP/1.1 200"));
+    assert!(
+        ask_socket(&site.place.state().join("api.sock"), "GET /tasks").unwrap().starts_with("HTTP/1.1 200")
+    );
     site.get("/tasks").expect(200);
     assert_no_task(&site);
 }

@@ -152,7 +152,10 @@ pub fn is_held_outside_of_runs(inode: u64) -> bool {
         Some(_) => of_runs.is_empty() || !is_held_by_run(inode),
         None => {
             !of_runs.iter().any(|process| may_hold_unseen(process))
-                && table.newest_first().iter().any(|process| !excluded.contains(process) && is_unlistable(process))
+                && table
+                    .newest_first()
+                    .iter()
+                    .any(|process| !excluded.contains(process) && is_unlistable(process))
         }
     }
 }

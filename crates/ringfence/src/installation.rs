@@ -33,7 +33,7 @@ use crate::GATE_ARGUMENT;
 use crate::desk::Local;
 use crate::directory_writers::is_open_to_others;
 use crate::report::{Advised, advise, unstored};
-use crate::{terminal, trusted, workspace};
+use crate::{state_origin, terminal, trusted, workspace};
 
 /// The name of the settings file in its directory.
 pub(crate) const SETTINGS: &str = "settings.json";
@@ -59,6 +59,8 @@ pub(crate) struct Installation {
     pub(crate) interrupted: Arc<AtomicBool>,
     /// Opened once: a process that opened it twice would have two of everything.
     store: Arc<OnceLock<Arc<Sqlite>>>,
+    /// The state directories of this user's other installations, read once.
+    other_states: Arc<OnceLock<Vec<PathBuf>>>,
     /// Settings files of other users that were warned about.
     ignored: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
@@ -81,6 +83,10 @@ impl Installation {
         };
         // Before anything there is opened: links of another user would lead this process elsewhere.
         refuse_foreign_state(&state)?;
+        let default = home.join(DIRECTORY);
+        if state != default {
+            state_origin::adopt(&StateDirectories::new(default), &state)?;
+        }
         Ok(Self {
             env,
             home,
@@ -90,6 +96,7 @@ impl Installation {
             gate: Arc::new(Mutex::new(gate)),
             interrupted: Arc::default(),
             store: Arc::default(),
+            other_states: Arc::default(),
             ignored: Arc::default(),
         })
     }
@@ -222,6 +229,7 @@ impl Installation {
 
     /// The programs of the host that no run in the current directory, in another workspace or where one has worked before could
     /// have written, nor one in the git working trees that they are in.
+    #[expect(clippy::disallowed_methods, reason = "what runs could have written is excluded here")]
     pub(crate) fn programs(&self, workspace: Option<&Path>) -> HostPrograms {
         let path = self.env.get("PATH").map(String::as_str).unwrap_or_default();
         let workspaces = self.cwd.as_deref().into_iter().chain(workspace);
@@ -250,7 +258,7 @@ impl Installation {
             programs: self.programs(workspace),
             home: self.home.clone(),
             state: self.state.clone(),
-            other_states: self.other_states(),
+            other_states: self.other_states().to_vec(),
             runtime: self.env.get("XDG_RUNTIME_DIR").map(PathBuf::from),
             services: VARIABLES
                 .iter()
@@ -266,29 +274,31 @@ impl Installation {
     }
 
     /// The state directories of this user's other installations. This one is listed for them.
-    fn other_states(&self) -> Vec<PathBuf> {
-        let all = StateDirectories::new(self.home.join(DIRECTORY));
-        let mut listed = all.list();
-        // Where nothing can be written at the default place, other installations do not know of this one.
-        if self.state.is_dir() && !listed.contains(&self.state) {
-            let _ = all.add(&self.state);
-        }
-        listed.retain(|state| *state != self.state);
-        listed
+    pub(crate) fn other_states(&self) -> &[PathBuf] {
+        self.other_states.get_or_init(|| {
+            self.list_state();
+            let mut states = self.state_directories().list();
+            states.retain(|state| *state != self.state);
+            states
+        })
     }
 
-    /// Refuses a state directory for a daemon that an active run sees: it hides those that were there when it began.
+    fn state_directories(&self) -> StateDirectories {
+        StateDirectories::new(self.home.join(DIRECTORY))
+    }
+
+    /// Lists the state directory for other installations, whose runs hide it then. To be called when it was made.
+    pub(crate) fn list_state(&self) {
+        // Where nothing can be written at the default place, other installations do not know of this one.
+        if self.state != self.home.join(DIRECTORY) && self.state.is_dir() {
+            let _ = self.state_directories().add(&self.state);
+        }
+    }
+
+    /// Refuses a state directory for a daemon that an active run sees.
     pub(crate) fn refuse_visible_state(&self) -> anyhow::Result<()> {
-        let mut states = StateDirectories::new(self.home.join(DIRECTORY)).list();
-        states.push(self.state.clone());
-        let run = ringfence_backends::active_run_that_sees(&self.state, &states);
-        let run = run.context("the register of active runs cannot be read")?;
-        run.map_or(Ok(()), |run| {
-            Err(advise(
-                anyhow!("the state directory {} would be seen by run {run}, which goes on", self.state.display()),
-                "wait for the end of the run, or set RINGFENCE_HOME to a directory that no run sees",
-            ))
-        })
+        let states = [self.other_states(), std::slice::from_ref(&self.state)].concat();
+        state_origin::refuse_visible(&self.state, &states)
     }
 
     /// What the broker has to know.
@@ -361,6 +371,7 @@ impl Installation {
             return Ok(Arc::clone(store));
         }
         let store = Arc::new(Sqlite::open(&self.state).map_err(unstored)?);
+        self.list_state();
         Ok(Arc::clone(self.store.get_or_init(|| store)))
     }
 

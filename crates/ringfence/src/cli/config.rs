@@ -143,6 +143,7 @@ pub(crate) fn change(
     edit(&read_text(&file)?.unwrap_or_default(), &name)?;
     atomic::private_dir(&installation.state)
         .with_context(|| format!("{} cannot be made", installation.state.display()))?;
+    installation.list_state();
     // Two at once take turns, so that neither undoes the other.
     let _turn = atomic::lock(&installation.state.join("settings.lock"))?;
     let text = read_text(&file)?.unwrap_or_default();

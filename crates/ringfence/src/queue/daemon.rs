@@ -52,6 +52,7 @@ pub(crate) fn serve(
     let Some(_alive) = locks.take(ProcessLocks::DAEMON).context("the state directory cannot be used")? else {
         return Err(advise(anyhow!("the daemon runs already"), "`ringfence status` shows it"));
     };
+    installation.list_state();
     let store = installation.store()?;
     store.verify().map_err(unstored)?;
     logging::begin(&installation.state, "daemon", &settings.queue, office.logs_to_files)?;
