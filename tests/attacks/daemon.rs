@@ -816,6 +816,11 @@ fn flood_of_strangers_does_not_lock_the_owner_out() {
     }
     assert_eq!(last, 429, "strangers are bounded");
     site.get_anonymously("/openapi.json").expect(429);
+    // What anybody may read is counted apart for the owner, and health for nobody.
+    for path in ["/openapi.json", "/ui/login"] {
+        site.get(path).expect(200);
+    }
+    (0..200).for_each(|_| drop(site.get_anonymously("/health/ready").expect(200)));
     for _ in 0..20 {
         site.get("/tasks").expect(200);
         site.ask("GET", "/ui", &session.headers(), "").expect(200);
@@ -1117,7 +1122,7 @@ fn commands_that_need_the_daemon_say_how_to_start_it() {
 fn open_routes_are_counted_for_everybody_and_look_at_no_key() {
     const LIMIT: usize = 30;
     let settings = format!(r#"{{"sandbox": {{"mode": "native"}}, "server": {{"rate_limit": {LIMIT}}}}}"#);
-    for path in ["/openapi.json", "/ui/login", "/ui/login?x=1", "/ui/login?code=a&code=b", "/health/ready"] {
+    for path in ["/openapi.json", "/ui/login", "/ui/login?x=1", "/ui/login?code=a&code=b"] {
         let site = Site::of(Place::new().settings(&settings).env("RINGFENCE_API_KEYS", "short"));
         let answers = |headers: &[(&str, &str)]| ask(&site.address, "GET", path, headers, "").status;
         let refused = (0..2 * LIMIT).filter(|_| answers(&[]) == 429).count();
@@ -1513,8 +1518,10 @@ fn settings_of_a_state_directory_that_others_can_write_are_not_read() {
             "{ran:?}"
         );
     }
+    // One that others can read becomes private, before a daemon starts.
     fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
     exec().expect_code(0);
+    assert_eq!(mode(&state), 0o700);
     if is_root() {
         std::os::unix::fs::chown(&state, Some(65534), None).unwrap();
         let ran = exec().expect_code(125);
@@ -1611,5 +1618,38 @@ fn state_directory_that_others_could_replace_is_refused() {
         assert!(list(&link.join("state")).expect_code(125).stderr.contains("belongs to user 65534"));
         std::os::unix::fs::chown(&above, Some(65534), None).unwrap();
         assert!(list(&above.join("state")).expect_code(125).stderr.contains("belongs to user 65534"));
+    }
+}
+
+/// Services put their token into the address.
+#[test]
+fn addresses_with_secrets_are_shown_with_their_hosts_alone() {
+    let place = Place::new()
+        .settings(r#"{"queue": {"webhook": "https://hooks.example/T/all?token=canary"}, "sandbox": {"mode": "native"}}"#);
+    let site = Site::of(place);
+    site.ok(&["process", "stop", "dispatcher"]);
+    let add =
+        ["task", "add", "--agent", "demo", "--webhook", "https://127.0.0.1:1/x?token=canary", "x", "--json"];
+    let id = site.ok(&add).json()[0]["task"].as_str().unwrap().to_owned();
+    let commands = [
+        &["task", "show", &id][..],
+        &["task", "show", &id, "--json"],
+        &["task", "list", "--json"],
+        &["task", "cancel", &id, "--json"],
+        &["task", "retry", &id],
+        &["config", "list"],
+        &["config", "list", "--json"],
+        &["config", "explain", "queue.webhook"],
+        &["config", "explain", "queue.webhook", "--json"],
+        &["config", "get", "queue.webhook"],
+        &["config", "get", "queue"],
+    ];
+    for command in commands {
+        let ran = site.place.run(command);
+        assert!(!ran.stdout.contains("canary") && !ran.stderr.contains("canary"), "{command:?}: {ran:?}");
+    }
+    for path in [&format!("/tasks/{id}"), "/tasks", "/config"] {
+        let answer = site.get(path).expect(200).body;
+        assert!(!answer.contains("canary") && answer.contains("https://"), "{path}: {answer}");
     }
 }

@@ -283,6 +283,12 @@ impl Access {
         Ok(Who::Local)
     }
 
+    /// Who carries this, if it cannot have been found by trying. So the answer tells nothing where no key is asked for.
+    pub fn unguessable(&self, carried: Carried<'_>) -> Option<Who> {
+        let identity = self.identify(carried).ok().flatten();
+        identity.filter(|identity| !identity.guessable).map(|identity| identity.who)
+    }
+
     /// Whether a text is a key or a token.
     pub fn recognises(&self, text: &str) -> Option<Identity> {
         let carried = [

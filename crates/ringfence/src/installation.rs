@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -481,7 +481,8 @@ impl Installation {
     }
 }
 
-/// Refuses a state directory that another user could have written settings into, or could replace.
+/// Refuses a state directory that another user could have written settings into, or could replace. One that others can read is made
+/// private.
 fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
     refuse_foreign_way(state)?;
     let Ok(data) = fs::metadata(state) else { return Ok(()) };
@@ -497,6 +498,11 @@ fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
             anyhow!("the state directory {} can be written by other users", state.display()),
             format!("run `chmod go-w {}`", state.display()),
         ));
+    }
+    if owner == own && data.mode() & 0o077 != 0 {
+        let private = fs::Permissions::from_mode(0o700);
+        let made = fs::set_permissions(state, private);
+        made.with_context(|| format!("{} cannot be made private", state.display()))?;
     }
     Ok(())
 }
