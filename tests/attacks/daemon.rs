@@ -432,6 +432,212 @@ fn login_address_is_worth_nothing_from_a_socket_that_no_process_holds() {
     }
 }
 
+/// Connects to a socket file or a port, and prints the answer to a request that adds a task.
+const POST_FROM_RUN: &str = r#"
+import json, os, socket, sys, time
+where, token, directory = sys.argv[1:4]
+open("ready", "w").close()
+while not os.path.exists("go"): time.sleep(0.05)
+if where.isdigit():
+    s = socket.create_connection(("127.0.0.1", int(where)), 20)
+else:
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(20)
+    s.connect(where)
+body = json.dumps({"prompt": "x", "agent": "command", "mode": "host", "command": "touch owned", "directory": directory})
+more = f"authorization: Bearer {open(token).read().strip()}\r\n" if token else ""
+head = f"POST /tasks HTTP/1.1\r\nhost: 127.0.0.1\r\n{more}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+s.sendall((head + body).encode())
+print(s.recv(65536).decode())
+"#;
+
+/// A state directory that was made, or moved, while the run goes on: the run sees its socket and its token.
+#[test]
+fn daemon_whose_socket_and_token_a_run_sees_does_not_serve_it() {
+    let site = Site::of(Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin"));
+    let (work, policy) = (site.place.work(), open_policy(&site.place));
+    let directory = work.display().to_string();
+    for more in [&[][..], &["--policy", &policy], &["--mode", "host"]] {
+        for (where_to, token) in [("api.sock", ""), ("api.sock", "api.token"), (port(&site), "api.token")] {
+            // Without an open network there is no other end.
+            if more.is_empty() && where_to != "api.sock" {
+                continue;
+            }
+            let script = ["--", "python3", "-c", POST_FROM_RUN, where_to, token, &directory];
+            let run = site.place.spawn(&[&["exec"][..], more, &script].concat());
+            wait_for("the run", || work.join("ready").exists().then_some(()));
+            fs::hard_link(site.place.state().join("api.sock"), work.join("api.sock")).unwrap();
+            fs::copy(site.place.state().join("api.token"), work.join("api.token")).unwrap();
+            fs::write(work.join("go"), "").unwrap();
+            let ran = Ran::from(run.wait_with_output().unwrap());
+            assert!(
+                ran.stdout.starts_with("HTTP/1.1 403") && ran.stdout.contains("not_owner"),
+                "{more:?} {where_to} {token}: {ran:?}"
+            );
+            for file in ["ready", "go", "api.sock", "api.token"] {
+                fs::remove_file(work.join(file)).unwrap();
+            }
+        }
+    }
+    // The owner's programs are served by both.
+    assert!(
+        ask_socket(&site.place.state().join("api.sock"), "GET /tasks").unwrap().starts_with("HTTP/1.1 200")
+    );
+    site.get("/tasks").expect(200);
+    assert_no_task(&site);
+}
+
+#[test]
+fn state_directory_that_an_active_run_sees_gets_no_daemon() {
+    let place = Place::new().settings(SETTINGS);
+    let inside = place.work().join("st");
+    let wait = "touch ready; until [ -e go ]; do sleep 0.05; done; ls -A st 2>&1; true";
+    let above = place.work().display().to_string();
+    let elsewhere = place.home().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let elsewhere = elsewhere.display().to_string();
+    let ready = |directory: &Path| wait_for("the run", || directory.join("ready").exists().then_some(()));
+    let start = |verb: &str| {
+        let ran = place.command(&[verb]).env("RINGFENCE_HOME", &inside).output().map(Ran::from).unwrap();
+        let said = ran.stderr.contains("would be seen by run") && ran.stderr.contains("set RINGFENCE_HOME");
+        assert!(ran.code() == 125 && said, "{ran:?}");
+        assert!(!inside.join("api.token").exists() && !inside.join("api.sock").exists());
+    };
+    let (workspace, reader) = (&["-C", &above][..], &["-C", &elsewhere, "--read", &above][..]);
+    for (named, directory) in [(workspace, &above), (reader, &elsewhere)] {
+        for exists in [false, true] {
+            if exists {
+                fs::create_dir(&inside).unwrap();
+            }
+            let run = place.spawn(&[&["exec"][..], named, &["--", "sh", "-c", wait]].concat());
+            ready(Path::new(directory));
+            if exists {
+                // One in its place is another one.
+                fs::remove_dir_all(&inside).unwrap();
+                fs::create_dir(&inside).unwrap();
+            }
+            start("start");
+            start("serve");
+            fs::write(Path::new(directory).join("go"), "").unwrap();
+            let ran = Ran::from(run.wait_with_output().unwrap()).expect_code(0);
+            assert!(!ran.stdout.contains("api.token"), "{ran:?}");
+            for file in ["ready", "go"] {
+                fs::remove_file(Path::new(directory).join(file)).unwrap();
+            }
+            let _ = fs::remove_dir_all(&inside);
+        }
+    }
+    // The own one, which was there when the run began, is hidden in it.
+    let run = place.spawn(&["exec", "--", "sh", "-c", wait]);
+    ready(&place.work());
+    for verb in ["start", "stop"] {
+        place.run(&[verb]).expect_code(0);
+    }
+    fs::write(place.work().join("go"), "").unwrap();
+    Ran::from(run.wait_with_output().unwrap()).expect_code(0);
+}
+
+/// Sends a request in a corked socket, which the kernel keeps for 200 ms, and passes the socket on.
+const SEND_AND_PASS: &str = r#"
+import array, os, socket, sys, time
+address, port = sys.argv[1].rsplit(":", 1)
+host, cookie = sys.argv[2].split(" ")
+far = socket.socket(socket.AF_UNIX)
+open("ready", "w").close()
+# Sockets that are there when a run begins are hidden in it.
+while True:
+    try:
+        far.connect("park")
+        break
+    except OSError: time.sleep(0.01)
+s = socket.create_connection((address, int(port)), 20)
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+s.sendall(f"GET /tasks HTTP/1.1\r\nhost: {host}\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n".encode())
+far.sendmsg([f"{s.getsockname()[1]:04X} ".encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno()]))])
+os._exit(0)
+"#;
+
+/// Accepts a connection, looks at the port in its message, and takes the socket out of it once there is an answer to read.
+const TAKE_WHEN_ANSWERED: &str = r#"
+import array, os, socket, sys, time
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen(1)
+c, _ = server.accept()
+port = c.recv(5, socket.MSG_PEEK).decode().strip()
+def answered(line):
+    columns = line.split()
+    return columns[1].endswith(":" + port) and not columns[4].endswith(":00000000")
+while not any(answered(line) for line in open("/proc/net/tcp").readlines()[1:]): time.sleep(0.01)
+_, ancillary, _, _ = c.recvmsg(5, socket.CMSG_SPACE(4))
+s = socket.socket(fileno=array.array("i", ancillary[0][2])[0])
+print(s.recv(4096).split(b" ")[1].decode())
+"#;
+
+/// The run has ended, and its socket is in a message that a program outside of runs has not read.
+#[test]
+fn session_is_worth_nothing_from_a_socket_of_a_run_that_has_ended() {
+    let site = Site::of(Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin"));
+    let session = site.log_in();
+    let carried = format!("{} {}", session.host, session.cookie);
+    let policy = open_policy(&site.place);
+    for more in [["--policy", &policy], ["--mode", "host"]] {
+        let script = ["--", "python3", "-c", SEND_AND_PASS, &site.address, &carried];
+        let run = site.place.spawn(&[&["exec"][..], &more, &script].concat());
+        wait_for("the run", || site.place.work().join("ready").exists().then_some(()));
+        let socket = site.place.work().join("park");
+        let outside = Command::new("python3")
+            .args(["-c", TAKE_WHEN_ANSWERED, socket.to_str().unwrap()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Ran::from(run.wait_with_output().unwrap()).expect_code(0);
+        let taken = outside.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&taken.stdout).trim(), "403", "{more:?}");
+        for file in ["ready", "park"] {
+            fs::remove_file(site.place.work().join(file)).unwrap();
+        }
+    }
+    site.ask("GET", "/tasks", &session.headers(), "").expect(200);
+}
+
+/// Takes a socket, and has it on its way to itself while the daemon looks for its holders.
+const TAKE_AND_PARK: &str = r#"
+import array, os, socket, sys, time
+near, far = socket.socketpair()
+server = socket.socket(socket.AF_UNIX)
+server.bind("park")
+server.listen(1)
+c, _ = server.accept()
+_, ancillary, _, _ = c.recvmsg(5, socket.CMSG_SPACE(4))
+taken = array.array("i", ancillary[0][2])
+near.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, taken)])
+os.close(taken[0])
+# The kernel sends what is corked after 200 ms.
+time.sleep(2)
+_, ancillary, _, _ = far.recvmsg(1, socket.CMSG_SPACE(4))
+s = socket.socket(fileno=array.array("i", ancillary[0][2])[0])
+s.settimeout(20)
+print(s.recv(4096).split(b" ")[1].decode())
+"#;
+
+/// A run with an open network gives its socket to one that has none, and ends.
+#[test]
+fn session_is_worth_nothing_from_a_socket_that_runs_passed_on() {
+    let site = Site::of(Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin"));
+    let session = site.log_in();
+    let carried = format!("{} {}", session.host, session.cookie);
+    let policy = open_policy(&site.place);
+    let script = ["exec", "--policy", &policy, "--", "python3", "-c", SEND_AND_PASS, &site.address, &carried];
+    let sender = site.place.spawn(&script);
+    wait_for("the run", || site.place.work().join("ready").exists().then_some(()));
+    let taker = site.place.spawn(&["exec", "--", "python3", "-c", TAKE_AND_PARK]);
+    Ran::from(sender.wait_with_output().unwrap()).expect_code(0);
+    let ran = Ran::from(taker.wait_with_output().unwrap());
+    assert_eq!(ran.stdout.trim(), "403", "{ran:?}");
+    site.ask("GET", "/tasks", &session.headers(), "").expect(200);
+}
+
 /// A normal user cannot look into gates, so they are known by their name.
 #[test]
 fn switch_lets_in_a_normal_users_programs_but_none_of_its_runs() {
@@ -610,6 +816,11 @@ fn flood_of_strangers_does_not_lock_the_owner_out() {
     }
     assert_eq!(last, 429, "strangers are bounded");
     site.get_anonymously("/openapi.json").expect(429);
+    // What anybody may read is counted apart for the owner, and health for nobody.
+    for path in ["/openapi.json", "/ui/login"] {
+        site.get(path).expect(200);
+    }
+    (0..200).for_each(|_| drop(site.get_anonymously("/health/ready").expect(200)));
     for _ in 0..20 {
         site.get("/tasks").expect(200);
         site.ask("GET", "/ui", &session.headers(), "").expect(200);
@@ -911,7 +1122,7 @@ fn commands_that_need_the_daemon_say_how_to_start_it() {
 fn open_routes_are_counted_for_everybody_and_look_at_no_key() {
     const LIMIT: usize = 30;
     let settings = format!(r#"{{"sandbox": {{"mode": "native"}}, "server": {{"rate_limit": {LIMIT}}}}}"#);
-    for path in ["/openapi.json", "/ui/login", "/ui/login?x=1", "/ui/login?code=a&code=b", "/health/ready"] {
+    for path in ["/openapi.json", "/ui/login", "/ui/login?x=1", "/ui/login?code=a&code=b"] {
         let site = Site::of(Place::new().settings(&settings).env("RINGFENCE_API_KEYS", "short"));
         let answers = |headers: &[(&str, &str)]| ask(&site.address, "GET", path, headers, "").status;
         let refused = (0..2 * LIMIT).filter(|_| answers(&[]) == 429).count();
@@ -1307,8 +1518,10 @@ fn settings_of_a_state_directory_that_others_can_write_are_not_read() {
             "{ran:?}"
         );
     }
+    // One that others can read becomes private, before a daemon starts.
     fs::set_permissions(&state, fs::Permissions::from_mode(0o755)).unwrap();
     exec().expect_code(0);
+    assert_eq!(mode(&state), 0o700);
     if is_root() {
         std::os::unix::fs::chown(&state, Some(65534), None).unwrap();
         let ran = exec().expect_code(125);
@@ -1405,5 +1618,38 @@ fn state_directory_that_others_could_replace_is_refused() {
         assert!(list(&link.join("state")).expect_code(125).stderr.contains("belongs to user 65534"));
         std::os::unix::fs::chown(&above, Some(65534), None).unwrap();
         assert!(list(&above.join("state")).expect_code(125).stderr.contains("belongs to user 65534"));
+    }
+}
+
+/// Services put their token into the address.
+#[test]
+fn addresses_with_secrets_are_shown_with_their_hosts_alone() {
+    let place = Place::new()
+        .settings(r#"{"queue": {"webhook": "https://hooks.example/T/all?token=canary"}, "sandbox": {"mode": "native"}}"#);
+    let site = Site::of(place);
+    site.ok(&["process", "stop", "dispatcher"]);
+    let add =
+        ["task", "add", "--agent", "demo", "--webhook", "https://127.0.0.1:1/x?token=canary", "x", "--json"];
+    let id = site.ok(&add).json()[0]["task"].as_str().unwrap().to_owned();
+    let commands = [
+        &["task", "show", &id][..],
+        &["task", "show", &id, "--json"],
+        &["task", "list", "--json"],
+        &["task", "cancel", &id, "--json"],
+        &["task", "retry", &id],
+        &["config", "list"],
+        &["config", "list", "--json"],
+        &["config", "explain", "queue.webhook"],
+        &["config", "explain", "queue.webhook", "--json"],
+        &["config", "get", "queue.webhook"],
+        &["config", "get", "queue"],
+    ];
+    for command in commands {
+        let ran = site.place.run(command);
+        assert!(!ran.stdout.contains("canary") && !ran.stderr.contains("canary"), "{command:?}: {ran:?}");
+    }
+    for path in [&format!("/tasks/{id}"), "/tasks", "/config"] {
+        let answer = site.get(path).expect(200).body;
+        assert!(!answer.contains("canary") && answer.contains("https://"), "{path}: {answer}");
     }
 }

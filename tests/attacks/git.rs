@@ -524,3 +524,26 @@ fn marked_pointer_below_the_workspace_is_no_stub() {
     exec(&place, "echo 'gitdir: evil' > sub/.git; rm -f sub/.git; echo 'gitdir: evil' > sub/.git; true");
     assert_eq!(fs::read_to_string(&pointer).unwrap(), "gitdir: ../x\n");
 }
+
+/// The state directory may be readable for others until a command of this version has made it private.
+#[test]
+fn notes_of_a_private_git_directory_are_the_users_alone() {
+    let place = Place::new();
+    repository(&place.work());
+    let look = format!("stat -c '%a %n' {0}/git {0}/git/* {0}/git/*/start.json", place.state().display());
+    let child = place.spawn(&[
+        "exec",
+        "--mode",
+        "native",
+        "--",
+        "sh",
+        "-c",
+        "touch ready; until [ -e go ]; do sleep 0.05; done",
+    ]);
+    crate::support::wait_for("the run", || place.work().join("ready").exists().then_some(()));
+    let modes = place.shell(&look);
+    fs::write(place.work().join("go"), "").unwrap();
+    Ran::from(child.wait_with_output().unwrap()).expect_code(0);
+    let modes: Vec<&str> = modes.stdout.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(modes, ["700", "700", "600"]);
+}

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use crate::support::{BINARY, Place, Ran};
+use crate::support::{BINARY, Place, Ran, wait_for};
 
 const PRICES: &str = r#"{"as_of": "2026-01-01", "models": {}}"#;
 const STANDARD: &str = r#"{"extends": "standard"}"#;
@@ -429,4 +429,119 @@ fn program_of_the_daemon_is_protected_in_runs_of_another() {
     place.run(&["stop"]).expect_code(0);
     exec(&place, "echo evil > target/ringfence");
     assert_eq!(fs::metadata(&program).unwrap().len(), length);
+}
+
+/// A command of the installation whose state directory this is.
+fn of_installation(place: &Place, state: &Path, args: &[&str]) -> Ran {
+    place.command(args).env("RINGFENCE_HOME", state).output().map(Ran::from).unwrap()
+}
+
+#[test]
+fn state_directory_that_a_run_could_have_made_is_refused() {
+    let place = Place::new();
+    let (state, owned) = (place.work().join("st"), place.home().join("owned"));
+    let helper = format!(
+        r#"{{"sandbox": {{"mode": "host"}}, "broker": {{"credentials": ["a.example x: {{command:touch {}}}"]}}}}"#,
+        owned.display()
+    );
+    exec(&place, &format!("mkdir st; chmod 700 st; echo '{helper}' > st/settings.json")).expect_code(0);
+    let link = place.home().join("link");
+    symlink(&state, &link).unwrap();
+    // And a link of the run that leads to what is the user's.
+    let real = place.home().join("real");
+    put(&real.join("settings.json"), "{}");
+    fs::set_permissions(&real, Permissions::from_mode(0o700)).unwrap();
+    exec(&place, &format!("ln -s {} turned", real.display())).expect_code(0);
+    let turned = place.work().join("turned");
+    let verbs = [
+        &["exec", "--", "true"][..],
+        &["exec", "--allow", "a.example", "--", "true"],
+        &["config", "list"],
+        &["start"],
+    ];
+    for (state, verb) in
+        [&state, &link, &turned].into_iter().flat_map(|state| verbs.map(|verb| (state, verb)))
+    {
+        let ran = of_installation(&place, state, verb).expect_code(125);
+        let said =
+            ran.stderr.contains("could have been made by a run") && ran.stderr.contains("set RINGFENCE_HOME");
+        assert!(said && !owned.exists(), "{}: {verb:?}: {ran:?}", state.display());
+    }
+    // One that the user makes there is the user's, also after further runs.
+    let own = place.work().join("own");
+    of_installation(&place, &own, &["config", "set", "sandbox.mode", "native"]).expect_code(0);
+    exec(&place, "true").expect_code(0);
+    for _ in 0..2 {
+        of_installation(&place, &own, &["exec", "--", "true"]).expect_code(0);
+    }
+    // Another directory in its place is not.
+    fs::rename(&own, place.home().join("away")).unwrap();
+    exec(&place, &format!("mkdir own; chmod 700 own; echo '{helper}' > own/settings.json"));
+    of_installation(&place, &own, &["exec", "--", "true"]).expect_code(125);
+    of_installation(&place, &real, &["exec", "--mode", "native", "--", "true"]).expect_code(0);
+}
+
+#[test]
+fn link_to_the_state_directory_of_another_installation_cannot_be_turned() {
+    let place = Place::new();
+    let real = place.home().join("real");
+    fs::create_dir(&real).unwrap();
+    fs::set_permissions(&real, Permissions::from_mode(0o700)).unwrap();
+    let link = place.work().join("st");
+    symlink(&real, &link).unwrap();
+    of_installation(&place, &link, &["config", "set", "sandbox.mode", "native"]).expect_code(0);
+    for attempt in ["mv st o; mkdir st; echo '{}' > st/settings.json", "rm st; mkdir st", "ln -sfn /tmp st"] {
+        assert_ne!(exec(&place, attempt).code(), 125);
+        assert_eq!(fs::read_link(&link).unwrap(), real, "{attempt}");
+    }
+    of_installation(&place, &link, &["exec", "--", "true"]).expect_code(0);
+    // However it was turned: what is there now is not what was listed.
+    fs::remove_file(&link).unwrap();
+    put(&link.join("settings.json"), r#"{"sandbox": {"mode": "host"}}"#);
+    fs::set_permissions(&link, Permissions::from_mode(0o700)).unwrap();
+    let ran = of_installation(&place, &link, &["exec", "--", "true"]).expect_code(125);
+    assert!(ran.stderr.contains("could have been made by a run"), "{ran:?}");
+}
+
+#[test]
+fn state_directory_with_settings_alone_is_hidden() {
+    let place = Place::new();
+    let state = place.work().join("st");
+    of_installation(&place, &state, &["config", "set", "sandbox.mode", "native"]).expect_code(0);
+    let ran = exec(&place, "cat st/settings.json; ls -A st; echo evil > st/settings.json; mv st o; mkdir st");
+    assert!(!ran.stdout.contains("native") && !ran.stdout.contains("settings.json"), "{ran:?}");
+    let text = fs::read_to_string(state.join("settings.json")).unwrap();
+    assert!(text.contains("native") && !text.contains("evil"), "{text}");
+}
+
+/// What is written there while a run goes on would be the run's too.
+#[test]
+fn state_directory_is_not_made_where_an_active_run_sees_it() {
+    let place = Place::new();
+    let run = place.spawn(&[
+        "exec",
+        "--mode",
+        "native",
+        "--",
+        "sh",
+        "-c",
+        "touch ready; until [ -e go ]; do sleep 0.05; done",
+    ]);
+    wait_for("the run", || place.work().join("ready").exists().then_some(()));
+    let state = place.work().join("st");
+    for verb in [&["config", "set", "sandbox.mode", "native"][..], &["task", "list"], &["exec", "--", "true"]]
+    {
+        let ran = of_installation(&place, &state, verb).expect_code(125);
+        assert!(ran.stderr.contains("would be seen by run") && !state.exists(), "{ran:?}");
+    }
+    fs::write(place.work().join("go"), "").unwrap();
+    Ran::from(run.wait_with_output().unwrap()).expect_code(0);
+}
+
+#[test]
+fn mode_without_a_boundary_is_warned_about_by_exec() {
+    let place = Place::new();
+    let ran = place.run(&["exec", "--mode", "host", "--", "echo", "out"]).expect_code(0);
+    assert!(ran.stdout == "out\n" && ran.stderr.contains("has no boundary"), "{ran:?}");
+    assert_eq!(exec(&place, "true").stderr, "");
 }

@@ -4,8 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::git::{git, repository};
 use crate::site::Site;
-use crate::support::{Place, wait_for};
+use crate::support::{Place, Ran, wait_for};
 
 /// What Ringfence starts on the host by its name.
 const NAMES: [&str; 13] = [
@@ -265,5 +266,60 @@ fn program_in_a_directory_of_secrets_is_refused() {
         let ran = place.run(&["exec", "--", program.to_str().unwrap()]);
         assert!(ran.code() == 125 && ran.stderr.contains("is a secret"), "{ran:?}");
         assert!(!ran.stdout.contains("canary"), "{ran:?}");
+    }
+}
+
+/// Runs the binary where the directories of the system have no git, with a directory at the end of `PATH`.
+fn run_without_git(place: &Place, at: &Path, last: &Path, args: &[&str]) -> Option<Ran> {
+    let hide = "for d in /usr/bin /usr/local/bin /bin; do [ ! -e $d/git ] || mount --bind /dev/null $d/git || exit 99; done; exec \"$@\"";
+    let binary = place.command(args);
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-c", hide, "sh"]).arg(binary.get_program()).args(args).env_clear();
+    command.envs(binary.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env("PATH", format!("/usr/bin:/bin:{}", last.display())).current_dir(at);
+    let ran = Ran::from(command.stdin(std::process::Stdio::null()).output().unwrap());
+    // Only root can hide it.
+    (ran.code() != 99 && !ran.stderr.contains("unshare")).then_some(ran)
+}
+
+/// Where the system has no git, the import and `prune` look for it on `PATH`, which may lead where another run has worked.
+#[test]
+fn git_where_another_run_has_worked_is_not_started() {
+    let place = Place::new().settings(r#"{"sandbox": {"mode": "native"}}"#);
+    let (started, project) = (place.home().join("started"), place.home().join("project"));
+    let planted = place.home().join("tools/node_modules/.bin");
+    fs::create_dir_all(place.home().join("tools")).unwrap();
+    repository(&project);
+    assert!(git(&project, &["branch", "gone"]).0);
+    // Its result names refs that `prune` removes with the run.
+    let delete = ["exec", "-C", project.to_str().unwrap(), "--", "git", "branch", "-D", "gone"];
+    place.run(&delete).expect_code(0);
+    place.run(&["exec", "-C", place.home().join("tools").to_str().unwrap(), "--", "true"]).expect_code(0);
+    leave_programs(&planted, &started);
+    // It may write only in git directories.
+    let mark = project.join(".git/started");
+    fs::write(planted.join("git"), format!("#!/bin/sh\n: > {}\n: > \"$GIT_DIR/started\"\n", mark.display()))
+        .unwrap();
+    let program = project.join("own-git");
+    fs::copy("/usr/bin/git", &program).unwrap();
+    let commit = [
+        "exec",
+        "--",
+        "./own-git",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "two",
+    ];
+    for args in [&commit[..], &["apply", "last"], &["prune", "--size", "1b"]] {
+        let Some(ran) = run_without_git(&place, &project, &planted, args) else { return };
+        let names = fs::read_to_string(&started).unwrap_or_default();
+        assert!(names.is_empty() && !mark.exists(), "{args:?}: {names} {ran:?}");
+        assert_eq!(ran.stderr.contains("git is not installed"), args[0] != "prune", "{ran:?}");
     }
 }

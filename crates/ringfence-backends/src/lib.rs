@@ -25,6 +25,7 @@ use ringfence_core::failure::Failure;
 use ringfence_core::mode::Mode;
 
 use keeper::Keeper;
+pub use shared::register::active_run_that_sees;
 pub use shared::surroundings::{GateProgram, Surroundings};
 
 /// The variables that backends look at to find services of this machine.

@@ -12,10 +12,10 @@ const STAT_BYTES: usize = 128;
 
 /// What is known of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+pub(crate) struct Entry {
     /// 0 if it has none in this namespace.
-    parent: u32,
-    is_gate: bool,
+    pub(crate) parent: u32,
+    pub(crate) is_gate: bool,
 }
 
 /// The processes of `/proc`.
@@ -30,6 +30,11 @@ impl ProcessTable {
             Some((pid, read_entry(&process.join("stat"))?))
         };
         Self(processes().filter_map(read).collect())
+    }
+
+    /// All processes, as directories of `/proc`, mostly the last started first.
+    pub(crate) fn newest_first(&self) -> Vec<PathBuf> {
+        self.0.keys().rev().map(|pid| path(*pid)).collect()
     }
 
     /// The processes that belong to runs, as directories of `/proc`.
@@ -62,7 +67,7 @@ impl ProcessTable {
 }
 
 /// Reads what is needed of a `stat`, by one call.
-fn read_entry(file: &Path) -> Option<Entry> {
+pub(crate) fn read_entry(file: &Path) -> Option<Entry> {
     let mut bytes = [0; STAT_BYTES];
     let length = File::open(file).ok()?.read(&mut bytes).ok()?;
     entry(bytes.get(..length)?)

@@ -4,15 +4,22 @@
 //! of every run if it is in the asker's own namespaces, without a seccomp filter, and does not descend from a `ringfence` process
 //! (the gate is above every process of a run). Whatever cannot be found out is not outside.
 
+use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use crate::process_table::ProcessTable;
+use crate::process_table::{ProcessTable, read_entry};
 
 /// The namespaces of a process that has to share the asker's.
 const NAMESPACES: [&str; 3] = ["user", "pid", "mnt"];
 /// Longer chains of parents are not followed.
 pub(crate) const MAX_ANCESTORS: usize = 1000;
+/// How often a chain of parents is followed of which one ends meanwhile.
+const MAX_CHAINS: usize = 10;
+/// Processes that are looked at first, for they have held a socket that was asked for.
+const MAX_RECENT_HOLDERS: usize = 8;
 /// The name of every gate, and of the first process of its sandbox (`ringfence-gate`: `set_name`).
 pub(crate) const GATE_NAME: &str = "ringfence-gate";
 
@@ -71,17 +78,51 @@ fn is_outside_of_runs(process: &Path, role: Role) -> bool {
 }
 
 /// Whether a process belongs to a run: a gate is above it. Its own name and namespaces tell nothing, so browsers in sandboxes of
-/// their own do not.
+/// their own do not. In doubt it does; one that has ended does not.
 pub fn is_below_gate(process: &Path) -> bool {
-    let mut process = process.to_owned();
-    for _ in 0..MAX_ANCESTORS {
-        let Parent::Process(parent) = parent(&process) else { return false };
-        if is_gate(&parent) {
-            return true;
+    chain(process) == Chain::BelowGate
+}
+
+/// What is above a process.
+#[derive(Debug, PartialEq, Eq)]
+enum Chain {
+    /// The first process of this namespace, and no gate.
+    Outside,
+    /// A gate, or what cannot be found out.
+    BelowGate,
+    /// The process has ended.
+    Ended,
+}
+
+/// Follows the parents of a process. Where one of them ends meanwhile, its child has another parent, so all is looked at anew: a run
+/// can start and end processes all the time.
+fn chain(process: &Path) -> Chain {
+    for _ in 0..MAX_CHAINS {
+        let Some(mut entry) = read_entry(&process.join("stat")) else { return Chain::Ended };
+        let mut length = 0;
+        while entry.parent != 0 && length < MAX_ANCESTORS {
+            let stat = Path::new("/proc").join(entry.parent.to_string()).join("stat");
+            let Some(parent) = read_entry(&stat) else { break };
+            if parent.is_gate {
+                return Chain::BelowGate;
+            }
+            entry = parent;
+            length += 1;
         }
-        process = parent;
+        if entry.parent == 0 {
+            return Chain::Outside;
+        }
     }
-    true
+    Chain::BelowGate
+}
+
+/// Whether a process that has connected a socket of this inode still holds it, and no gate is above it. Where the kernel does not tell the
+/// inode, it is enough that the process goes on.
+pub fn is_held_outside_of_runs_by(pid: u32, inode: Option<u64>) -> bool {
+    let process = Path::new("/proc").join(pid.to_string());
+    let still_holds = || inode.is_none_or(|inode| holds(&process, inode));
+    // Its number may be another process's meanwhile, which does not hold the socket.
+    still_holds() && chain(&process) == Chain::Outside && still_holds()
 }
 
 /// A process can take any name, but not give one to those above it.
@@ -89,22 +130,61 @@ fn is_gate(process: &Path) -> bool {
     status_field(process, "Name:").as_deref() == Some(GATE_NAME)
 }
 
-/// Whether a socket of this user is in the hands of a run. A process can keep its descriptors from being listed, as `sshd` does, and
-/// a socket can be on its way in a message, where nobody holds it: where no holder is found, it is a run's if one could have it.
-///
-/// The descriptors of processes outside of runs are listed only while a run could have it unseen: there may be thousands of them,
-/// and this is asked for each request of a session.
+/// Whether a process of a run is seen to hold a socket.
 pub fn is_held_by_run(inode: u64) -> bool {
-    let of_runs = ProcessTable::read().below_gates();
+    ProcessTable::read().below_gates().iter().any(|process| holds(process, inode))
+}
+
+/// Whether a socket of this user is in the hands of a process outside of runs, and in those of no run. A socket can be on its way in a
+/// message, where no process holds it, and a run can have put it there: so a holder has to be seen.
+///
+/// A process can keep its descriptors from being listed, as `sshd` does. Where no holder is seen, such a process outside of runs is taken
+/// for the holder, unless a run could have the socket unseen.
+pub fn is_held_outside_of_runs(inode: u64) -> bool {
+    let table = ProcessTable::read();
+    let of_runs = table.below_gates();
     if of_runs.iter().any(|process| holds(process, inode)) {
-        return true;
-    }
-    if !of_runs.iter().any(|process| may_hold_unseen(process)) {
         return false;
     }
-    // A run may have taken it back meanwhile.
-    let holders = holders(inode);
-    holders.is_empty() || holders.iter().any(|process| is_below_gate(process))
+    let excluded: HashSet<&PathBuf> = of_runs.iter().collect();
+    match find_holder(inode, &table.newest_first(), &excluded) {
+        // A run may have taken it back meanwhile.
+        Some(_) => of_runs.is_empty() || !is_held_by_run(inode),
+        None => {
+            !of_runs.iter().any(|process| may_hold_unseen(process))
+                && table
+                    .newest_first()
+                    .iter()
+                    .any(|process| !excluded.contains(process) && is_unlistable(process))
+        }
+    }
+}
+
+/// The processes that were found to hold sockets, the last one first: mostly the same browser asks again, and the descriptors of all
+/// processes are many.
+static RECENT_HOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A process that holds a socket, among those that are not excluded.
+fn find_holder(inode: u64, processes: &[PathBuf], excluded: &HashSet<&PathBuf>) -> Option<PathBuf> {
+    let recent = RECENT_HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut all = recent.iter().chain(processes);
+    let found = all.find(|process| !excluded.contains(process) && holds(process, inode))?.clone();
+    let mut recent = RECENT_HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    recent.retain(|process| *process != found);
+    recent.insert(0, found.clone());
+    recent.truncate(MAX_RECENT_HOLDERS);
+    Some(found)
+}
+
+/// Whether a process is this user's and keeps its descriptors from being listed.
+fn is_unlistable(process: &Path) -> bool {
+    let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    fs::read_dir(process.join("fd")).is_err_and(denied) && is_of_this_user(process)
+}
+
+fn is_of_this_user(process: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw().to_string();
+    status_field(process, "Uid:").is_some_and(|uids| uids.split_whitespace().next() == Some(&own))
 }
 
 /// Whether a process of a run, if it is of this user, could have a socket of this network without being seen to: its descriptors cannot be
@@ -117,13 +197,10 @@ fn may_hold_unseen(process: &Path) -> bool {
             matches!(parent(process), Parent::Process(gate) if is_gate(&gate) && !is_below_gate(&gate));
         is_gate(process) && is_below_outer_gate && pids.len() > 1 && pids.last() == Some(&"1")
     };
-    let own = rustix::process::geteuid().as_raw().to_string();
-    let is_own =
-        status_field(process, "Uid:").is_some_and(|uids| uids.split_whitespace().next() == Some(&own));
     let network = |process: &Path| fs::read_link(process.join("ns/net")).ok();
     let is_here = || network(process).is_none_or(|at| Some(at) == network(Path::new("/proc/self")));
     let is_unseen = || fs::read_dir(process.join("fd")).is_err() || is_here();
-    is_own && is_unseen() && !is_first()
+    is_of_this_user(process) && is_unseen() && !is_first()
 }
 
 /// The process above another one.

@@ -35,11 +35,12 @@ struct Socket {
     uid: Option<Uid>,
 }
 
-/// The inode of the other end of a connected Unix socket, given that of one's own end; `None` until a process has accepted it, and
-/// where the kernel does not tell.
-pub fn peer_of_inode(inode: u64) -> Option<u64> {
-    let socket = ask(u32::try_from(inode).ok()?).ok()??;
-    socket.peer.filter(|peer| *peer != 0).map(u64::from)
+/// The inode of the other end of a connected Unix socket, given that of one's own end; `None` until a process has accepted it, and once
+/// it was closed. An error where the kernel does not tell.
+pub fn peer_of_inode(inode: u64) -> io::Result<Option<u64>> {
+    let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+    let socket = ask(u32::try_from(inode).map_err(|_| unsupported())?)?.ok_or_else(unsupported)?;
+    Ok(socket.peer.filter(|peer| *peer != 0).map(u64::from))
 }
 
 /// The user who has made the Unix socket of an inode; `None` if there is no such socket of this abstract name. A name can hold the
@@ -149,10 +150,14 @@ mod tests {
         let listener = UnixListener::bind_addr(&name).unwrap();
         let stream = UnixStream::connect_addr(&name).unwrap();
         let inode = |socket: &UnixStream| rustix::fs::fstat(socket.as_fd()).unwrap().st_ino;
-        assert_eq!(peer_of_inode(inode(&stream)), None);
+        assert_eq!(peer_of_inode(inode(&stream)).unwrap(), None);
         let accepted = listener.accept().unwrap().0;
-        assert_eq!(peer_of_inode(inode(&stream)), Some(inode(&accepted)));
+        assert_eq!(peer_of_inode(inode(&stream)).unwrap(), Some(inode(&accepted)));
+        assert_eq!(peer_of_inode(inode(&accepted)).unwrap(), Some(inode(&stream)));
         assert_eq!(crate::processes::holders(inode(&accepted)).len(), 1);
+        drop(stream);
+        assert_eq!(peer_of_inode(inode(&accepted)).unwrap(), None, "closed");
+        assert!(peer_of_inode(u64::MAX).is_err());
     }
 
     #[test]

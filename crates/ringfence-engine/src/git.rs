@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use ringfence_core::event::{ExecutedLater, GitRef};
 use ringfence_core::ids::RunId;
 use ringfence_store::runs::{Progress, Runs};
-use ringfence_workspace::Directory;
 use ringfence_workspace::git::{self, Import, Imported};
+use ringfence_workspace::{Directory, HostPrograms};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::executed::{self, ExecutedFile};
@@ -33,7 +33,7 @@ pub struct ImportedRefs {
 }
 
 /// Imports what a run committed, and removes its private git directories if all of it was imported.
-pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> ImportedRefs {
+pub fn import(runs: &Runs, run: &RunId, programs: &HostPrograms, workspace: &Path) -> ImportedRefs {
     let mut all = ImportedRefs::default();
     let place = runs.git(run);
     let Ok(directory) = Directory::open(&place) else { return all };
@@ -41,7 +41,7 @@ pub fn import(runs: &Runs, run: &RunId, path: &str, workspace: &Path) -> Importe
     if flock(directory.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err() {
         return all;
     }
-    let find = || git::find_git(path, workspace);
+    let find = || git::find_git(programs, workspace);
     let deadline = Instant::now() + IMPORT_TIMEOUT;
     let mut failed = false;
     for one in places(&place, &directory) {
@@ -128,7 +128,7 @@ impl ImportedRefs {
 
 /// Removes the refs that name what refs of the user named before a run. Part of removing the run; a repository that is not
 /// there any more has none.
-pub fn forget(runs: &Runs, run: &RunId, path: &str) {
+pub fn forget(runs: &Runs, run: &RunId, programs: &HostPrograms) {
     let Ok(Progress::Ended(result)) = runs.progress(run) else { return };
     let mut kept: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
     for git_ref in result.git_refs {
@@ -138,7 +138,7 @@ pub fn forget(runs: &Runs, run: &RunId, path: &str) {
     }
     for (repository, names) in kept {
         let tree = repository.parent().unwrap_or(Path::new("/"));
-        let Some(program) = git::find_git(path, tree) else { return };
+        let Some(program) = git::find_git(programs, tree) else { return };
         // What cannot be removed is named after the run, for the user to remove.
         let _ = git::forget(&repository, run.as_str(), &names, &program);
     }
@@ -146,7 +146,12 @@ pub fn forget(runs: &Runs, run: &RunId, path: &str) {
 
 /// Imports what runs committed that were lost before they could: killed, or ended by a power failure.
 #[expect(clippy::disallowed_methods, reason = "the mark is in the state directory, which no run sees")]
-pub(crate) fn import_lost(runs: &Runs, this: &RunId, path: &str, workspace: &Path) -> Vec<String> {
+pub(crate) fn import_lost(
+    runs: &Runs,
+    this: &RunId,
+    programs: &HostPrograms,
+    workspace: &Path,
+) -> Vec<String> {
     let mut notices = Vec::new();
     for run in runs.git_pending().into_iter().filter(|run| run != this) {
         let lost = matches!(runs.progress(&run), Ok(Progress::Lost) | Err(_));
@@ -160,7 +165,7 @@ pub(crate) fn import_lost(runs: &Runs, this: &RunId, path: &str, workspace: &Pat
             continue;
         }
         let _ = std::fs::File::create(&mark);
-        let imported = import(runs, &run, path, workspace);
+        let imported = import(runs, &run, programs, workspace);
         if !imported.refs.is_empty() {
             let names: Vec<&str> = imported.refs.iter().map(|git_ref| git_ref.name.as_str()).collect();
             notices

@@ -246,7 +246,7 @@ pub fn run(
     let (_active, lost_runs) = runs.note_active(&run)?;
     let mut lost = executed::search_lost(runs, &lost_runs, &job.outside.home);
     if plan.request.git.is_some() {
-        lost.extend(git::import_lost(runs, &run, search_path(job), job.workspace.host().as_path()));
+        lost.extend(git::import_lost(runs, &run, &job.outside.programs, job.workspace.host().as_path()));
     }
     // The sandbox is built on a layer in the run's directory. Without one the directory is made while the gate builds.
     let with_layer = job.layer.then(|| open_with_layer(runs, &run)).transpose()?;
@@ -312,7 +312,7 @@ pub fn run(
     // Before the import, which writes in git directories of the workspace.
     let (executed_later, unsearched) = trees.search(runs, &run);
     let imported = match plan.request.git.is_some() && !job.layer {
-        true => git::import(runs, &run, search_path(job), job.workspace.host().as_path()),
+        true => git::import(runs, &run, &job.outside.programs, job.workspace.host().as_path()),
         false => ImportedRefs::default(),
     };
     let kept = imported.kept_notices();
@@ -352,11 +352,6 @@ fn open_with_layer(runs: &Runs, run: &RunId) -> Result<OpenRun, RunsError> {
     let open = runs.open(run)?;
     open.make_layer()?;
     Ok(open)
-}
-
-/// Where programs of the host are looked for.
-fn search_path<'a>(job: &'a Job<'_>) -> &'a str {
-    job.host_env.get("PATH").map(String::as_str).unwrap_or_default()
 }
 
 /// What a run of this length leaves is removed at its end, what a shorter one leaves with a later run.

@@ -2,7 +2,8 @@
 //!
 //! - The daemon's own token, a key or the bearer token that is right lets in from anywhere; one that is wrong lets in
 //!   nowhere, not even from here.
-//! - The Unix socket lets in without one: the server has checked that its peer is the daemon's owner.
+//! - The Unix socket lets in without one: the server has checked that its peer is the daemon's owner, outside of runs.
+//! - A process of a run is let in by nothing, whatever it carries (`loopback_peer` tells of TCP connections).
 //! - Over TCP nothing else lets in, unless the switch for insecure local control is set and no key is: then a request from
 //!   loopback, under a name of loopback and not on behalf of a page from elsewhere, is let in as `Local`. The caller has to
 //!   check that the connection is the owner's (`loopback_peer`).
@@ -31,6 +32,8 @@ pub enum Need {
 pub enum Peer {
     /// The Unix socket.
     Socket,
+    /// The Unix socket, but a process of a run has connected, or what cannot be told from one.
+    Run,
     /// This machine's loopback, whose every user can connect.
     Loopback,
     /// Anywhere else.
@@ -117,8 +120,8 @@ pub enum Denial {
     /// Without a credential only a name of loopback is served.
     #[error("without a token, requests are served only under a name of this machine's loopback")]
     NotLocal,
-    /// Without a credential only the owner's own processes are served.
-    #[error("the connection does not come from a process of the daemon's owner outside of a sandbox")]
+    /// Runs are not served, and without a credential only the owner's own processes are.
+    #[error("the connection does not come from a process of the daemon's owner outside of runs")]
     NotOwner,
     /// It comes from a page of another site.
     #[error("a page from elsewhere may not do this")]
@@ -154,7 +157,10 @@ impl Denial {
             Denial::WrongToken => {
                 "send the daemon's token, or what API_SECRET holds, as `Authorization: Bearer …`"
             }
-            Denial::Nothing | Denial::NotLocal | Denial::NotOwner => {
+            Denial::NotOwner => {
+                "ask from a program outside of runs that waits for the answer, over the daemon's Unix socket or with its token; for the dashboard, run `ringfence open`"
+            }
+            Denial::Nothing | Denial::NotLocal => {
                 "send the daemon's token (api.token in its state directory) as `Authorization: Bearer …`; for the dashboard, run `ringfence open`"
             }
             Denial::CrossSite => {
@@ -254,6 +260,9 @@ impl Access {
             // Neither a key nor a token is looked at: the answer to one that is right would not be counted as a try.
             return Ok(if seen.carried.session { Who::Session } else { Who::Anybody });
         }
+        if seen.peer == Peer::Run {
+            return Err(Denial::NotOwner);
+        }
         if let Some(Identity { who, .. }) = self.identify(seen.carried)? {
             // A session is sent by the browser for any page that asks, and a key may be added by a proxy.
             return match who {
@@ -265,13 +274,19 @@ impl Access {
         match seen.peer {
             Peer::Socket => return of_no_foreign_page(seen).map(|()| Who::Socket),
             Peer::Loopback if self.local => {}
-            Peer::Loopback | Peer::Elsewhere => return Err(Denial::Nothing),
+            Peer::Loopback | Peer::Elsewhere | Peer::Run => return Err(Denial::Nothing),
         }
         if !seen.host.is_some_and(is_loopback_name) {
             return Err(Denial::NotLocal);
         }
         same_site(seen)?;
         Ok(Who::Local)
+    }
+
+    /// Who carries this, if it cannot have been found by trying. So the answer tells nothing where no key is asked for.
+    pub fn unguessable(&self, carried: Carried<'_>) -> Option<Who> {
+        let identity = self.identify(carried).ok().flatten();
+        identity.filter(|identity| !identity.guessable).map(|identity| identity.who)
     }
 
     /// Whether a text is a key or a token.

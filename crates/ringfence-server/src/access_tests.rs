@@ -44,6 +44,17 @@ fn right_credential_lets_in_from_anywhere_and_a_wrong_one_nowhere() {
 }
 
 #[test]
+fn run_on_the_unix_socket_is_let_in_by_nothing() {
+    let access = Access::new(Some("own"), Some("k1"), Some("s"), Some("true"));
+    for carried in [NONE, key("k1"), bearer("own"), bearer("s"), Carried { session: true, ..NONE }] {
+        for need in [Need::Read, Need::Change, Need::Control] {
+            assert_eq!(access.decide(need, &seen(Peer::Run, carried)), Err(Denial::NotOwner), "{carried:?}");
+        }
+    }
+    assert_eq!(access.decide(Need::Nothing, &seen(Peer::Run, NONE)), Ok(Who::Anybody));
+}
+
+#[test]
 fn empty_keys_are_no_keys() {
     let access = Access::new(None, Some(" , "), Some(" "), None);
     assert!(!access.has_keys());

@@ -27,6 +27,8 @@ use crate::works::Works;
 /// How long the answer to a check is good, and to what hardly ever changes.
 const CHECKED: Duration = Duration::from_secs(10);
 const LASTING: Duration = Duration::from_secs(60);
+/// How long the answer is good whether the store can be used. Anybody can ask it as often as they like.
+const READY: Duration = Duration::from_secs(1);
 /// So many things are tried out at once.
 const ATTEMPTS: usize = 3;
 /// Nobody waits longer for an event before looking again.
@@ -57,6 +59,7 @@ pub(crate) struct Inner {
     doctor: Kept<DoctorReport>,
     /// By agent CLI, and whether in a sandbox.
     logins: BTreeMap<(&'static str, bool), Kept<LoginCheck>>,
+    ready: Kept<bool>,
     attempts: Arc<Semaphore>,
 }
 
@@ -121,6 +124,7 @@ impl App {
                 .into_iter()
                 .flat_map(|cli| [false, true].map(|sandbox| ((cli, sandbox), Kept::default())))
                 .collect(),
+            ready: Kept::default(),
             attempts: Arc::new(Semaphore::new(ATTEMPTS)),
         })))
     }
@@ -229,6 +233,17 @@ impl App {
             Ok(answer)
         });
         asked.await.unwrap_or_else(|_| Err(unfinished()))
+    }
+
+    /// Whether the store can be used.
+    pub(crate) async fn is_ready(&self) -> bool {
+        let mut last = self.ready.lock().await;
+        if let Some((_, is_ready)) = last.filter(|(at, _)| at.elapsed() < READY) {
+            return is_ready;
+        }
+        let is_ready = self.ask(|house| house.is_ready()).await.is_ok();
+        *last = Some((Instant::now(), is_ready));
+        is_ready
     }
 
     /// The modes, which hardly ever change.

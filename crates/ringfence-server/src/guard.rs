@@ -207,13 +207,18 @@ fn seen<'a>(app: &App, parts: &'a Parts, from: &From, browser: Option<&str>) -> 
         navigates: navigates(parts),
         changes: !reads(&parts.method),
         carried: Carried {
-            key: text(&HeaderName::from_static("x-api-key")),
-            bearer: text(&header::AUTHORIZATION).map(|value| {
-                value.strip_prefix("Bearer ").or(value.strip_prefix("bearer ")).unwrap_or(value)
-            }),
             session: browser.is_some_and(|name| app.sessions.is_open(name, host.unwrap_or_default())),
+            ..carried(parts)
         },
     }
+}
+
+/// The key and the token that a request carries.
+fn carried(parts: &Parts) -> Carried<'_> {
+    let text = |name: &HeaderName| only_value(&parts.headers, name);
+    let bearer = text(&header::AUTHORIZATION)
+        .map(|value| value.strip_prefix("Bearer ").or(value.strip_prefix("bearer ")).unwrap_or(value));
+    Carried { key: text(&HeaderName::from_static("x-api-key")), bearer, session: false }
 }
 
 /// Whether a browser follows a link to a page.
@@ -233,7 +238,7 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
     let decided = decide(app, need, &seen(app, parts, from, browser), from).await;
     let owners = browser.is_some_and(|name| app.sessions.is_of_owner(name));
     let decided = match decided {
-        Ok(Who::Session) if owners && !is_of_owner(app, from).await => match need {
+        Ok(who) if !counts(app, from, who, owners).await => match need {
             Need::Nothing => Ok(Who::Anybody),
             _ => Err(Refused::Denied(Denial::NotOwner)),
         },
@@ -244,7 +249,8 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
     }
     let known = decided.as_ref().ok().filter(|who| **who != Who::Anybody);
     if is_counted(parts, from) {
-        let bucket = known.map_or_else(|| from.client.clone(), |who| format!("{who} {}", from.client));
+        let who = known.copied().or_else(|| app.access().unguessable(carried(parts)));
+        let bucket = who.map_or_else(|| from.client.clone(), |who| format!("{who} {}", from.client));
         app.rates.request(&bucket).map_err(Refused::TooOften)?;
     }
     if let (Some(_), Some(connection)) = (known, &from.connection) {
@@ -259,7 +265,8 @@ fn is_counted(parts: &Parts, from: &From) -> bool {
     let presents_code = parts.method == Method::GET
         && parts.uri.path() == LOGIN_PATH
         && crate::pages::login_code(&parts.uri).is_some();
-    from.peer != Peer::Socket && parts.uri.path() != "/health" && !presents_code
+    let tells_health = ["/health", "/health/ready"].contains(&parts.uri.path());
+    from.peer != Peer::Socket && !tells_health && !presents_code
 }
 
 /// Whether a request is let in. Keys that could be found by trying are not looked at after too many wrong ones; the
@@ -290,6 +297,21 @@ pub(crate) async fn is_of_owner(app: &App, from: &From) -> bool {
     match from.ends.filter(|_| from.is_of_this_machine()) {
         Some(ends) => app.peer_lookups.is_of_owner(ends).await,
         None => false,
+    }
+}
+
+/// Whether what a request carries, which is right, counts on its connection: a session of the owner's is for processes of the owner, and on
+/// this machine nothing is for runs.
+async fn counts(app: &App, from: &From, who: Who, is_owners: bool) -> bool {
+    match who {
+        Who::Anybody | Who::Local | Who::Socket => true,
+        Who::Session if is_owners => is_of_owner(app, from).await,
+        Who::Session | Who::Owner | Who::Bearer | Who::Key(_) => {
+            match from.ends.filter(|_| from.is_of_this_machine()) {
+                Some(ends) => app.peer_lookups.may_use_credentials(ends).await,
+                None => true,
+            }
+        }
     }
 }
 

@@ -251,27 +251,46 @@ async fn accept_unix(listener: Option<UnixListener>, connections: &Arc<Connectio
         let place = Arc::clone(&places).acquire_owned().await;
         match listener.accept().await {
             Ok((stream, _)) if stream.peer_cred().is_ok_and(|peer| peer.uid() == owner) => {
-                let from = From { peer: Peer::Socket, client: "socket".into(), ends: None, connection: None };
-                let router = router.clone();
+                let (connections, router) = (Arc::clone(connections), router.clone());
                 tokio::spawn(async move {
-                    serve_connection(stream, from, router).await;
-                    drop(place);
+                    let looked = tokio::task::spawn_blocking(move || (unix_peer::client(&stream), stream));
+                    match looked.await {
+                        Ok((Peer::Socket, stream)) => {
+                            let client = "socket".into();
+                            let from = From { peer: Peer::Socket, client, ends: None, connection: None };
+                            serve_connection(stream, from, router).await;
+                        }
+                        Ok((peer, stream)) => {
+                            // A run does not keep the owner's places.
+                            drop(place);
+                            serve_stranger(stream, (peer, "socket of a run"), &connections, router).await;
+                        }
+                        Err(_) => {}
+                    }
                 });
             }
             // Another user, root too unless the daemon is root's, is served as a stranger from the network is.
             Ok((stream, _)) => {
-                let entry = connections.accept();
-                let from = From {
-                    peer: Peer::Elsewhere,
-                    client: "socket of another user".into(),
-                    ends: None,
-                    connection: Some(Arc::clone(&entry.0)),
-                };
-                tokio::spawn(serve_until_expired(stream, from, router.clone(), entry));
+                let (connections, router) = (Arc::clone(connections), router.clone());
+                let stranger = (Peer::Elsewhere, "socket of another user");
+                tokio::spawn(async move { serve_stranger(stream, stranger, &connections, router).await });
             }
             Err(_) => wait_for_descriptors().await,
         }
     }
+}
+
+/// Serves a connection on the Unix socket that the owner did not make.
+async fn serve_stranger(
+    stream: tokio::net::UnixStream,
+    (peer, client): (Peer, &str),
+    connections: &Arc<Connections>,
+    router: Router,
+) {
+    let entry = connections.accept();
+    let connection = Some(Arc::clone(&entry.0));
+    let from = From { peer, client: client.into(), ends: None, connection };
+    serve_until_expired(stream, from, router, entry).await;
 }
 
 async fn accept_tcp(listener: TcpListener, connections: &Arc<Connections>, router: &Router) {

@@ -1,7 +1,7 @@
 //! Whether the process at the other end of a connection within this machine is of this user, outside of every run.
 //!
 //! The daemon asks it for connections without a credential while `RINGFENCE_ALLOW_INSECURE_SYSTEM_CONTROL` is set, and for login
-//! codes and sessions, which are the owner's alone. The command line asks it before it sends a credential. Whatever cannot be
+//! codes and sessions, which are the owner's alone, and for tokens and keys, which no run may use. The command line asks it before it sends a credential. Whatever cannot be
 //! found out is refused.
 //!
 //! - The kernel lists a socket that its process has closed, or not accepted yet, with uid 0 and inode 0. Only an established
@@ -9,13 +9,16 @@
 //! - A sandboxed run has the owner's uid and, with an open network, the owner's loopback. So every process that holds the
 //!   socket has to be in the asker's own namespaces, without a seccomp filter, and must not descend from a `ringfence` process
 //!   (the gate is above every process of a run). A client must not be one either (a broker dials for runs); a daemon is one.
-//! - For login codes and sessions it is enough that no gate is above those processes: browsers have sandboxes of their own.
+//! - For login codes and sessions it is enough that a process holds the socket that has no gate above it, and none that has: browsers
+//!   have sandboxes of their own. So it is for the daemon's token and keys, which programs of other users may have been given.
 //! - It is asked anew for each request: the socket may have been passed to another process since the last one.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use ringfence_egress::processes::{Role, are_outside_of_runs, holders, is_held_by_run};
+use ringfence_egress::processes::{
+    Role, are_outside_of_runs, holders, is_held_by_run, is_held_outside_of_runs,
+};
 
 /// `01` in the fourth column of `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
@@ -46,7 +49,21 @@ struct Socket {
 pub(crate) fn is_of_owner(ends: Ends) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let Some(socket) = established(ends).filter(|socket| socket.uid == own) else { return false };
-    !is_held_by_run(socket.inode) && established(ends) == Some(socket)
+    is_held_outside_of_runs(socket.inode) && established(ends) == Some(socket)
+}
+
+/// Whether a token or a key counts on a connection within this machine: its other end is no run's. Where the system does not tell whose
+/// connections are, it does.
+pub(crate) fn may_use_credentials(ends: Ends) -> bool {
+    if !LISTS_OWNERS {
+        return true;
+    }
+    let Some(socket) = established(ends) else { return false };
+    let is_outside = match socket.uid == rustix::process::geteuid().as_raw() {
+        true => is_held_outside_of_runs(socket.inode),
+        false => !is_held_by_run(socket.inode),
+    };
+    is_outside && established(ends) == Some(socket)
 }
 
 /// Whether the other end is a process of this user that no run has started.

@@ -42,6 +42,11 @@ impl PeerLookups {
         look_up(&self.known, ends, loopback_peer::is_of_owner).await
     }
 
+    /// Whether a connection that carries a token or a key that is right belongs to no run.
+    pub(crate) async fn may_use_credentials(&self, ends: Ends) -> bool {
+        look_up(&self.known, ends, loopback_peer::may_use_credentials).await
+    }
+
     /// Whether a connection that carries nothing belongs to a process of the daemon's owner that no run has started.
     pub(crate) async fn is_owner_outside_of_runs(&self, ends: Ends) -> bool {
         let question = |ends| loopback_peer::is_owner_outside_of_runs(ends, Role::Client);

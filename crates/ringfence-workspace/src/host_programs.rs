@@ -48,6 +48,13 @@ impl HostPrograms {
         Self { directories, ..Self::none() }
     }
 
+    /// The same, with directories of the system searched first.
+    #[must_use]
+    pub(crate) fn of_system_first(&self) -> Self {
+        let directories = SYSTEM_PATHS.iter().map(PathBuf::from).chain(self.directories.iter().cloned());
+        Self { directories: directories.collect(), ..self.clone() }
+    }
+
     /// The same without those below a workspace, unless it holds the home or the system's programs.
     #[must_use]
     pub fn outside_of(mut self, workspace: &Path, home: &Path) -> Self {

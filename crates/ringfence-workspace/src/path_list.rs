@@ -95,7 +95,8 @@ fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let file = options.custom_flags(flags.cast_signed()).open(path)?;
     let (data, own) = (file.metadata()?, rustix::process::geteuid().as_raw());
-    match data.is_file() && data.uid() == own && data.nlink() == 1 && data.mode() & 0o022 == 0 {
+    // One that was replaced since it was opened has no name any more.
+    match data.is_file() && data.uid() == own && data.nlink() <= 1 && data.mode() & 0o022 == 0 {
         true => Ok(file),
         false => Err(io::ErrorKind::PermissionDenied.into()),
     }

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use globset::GlobSet;
-use ringfence_workspace::Directory;
 use ringfence_workspace::git::{
     Found, GitError, Import, Imported, Made, Making, RefsBudget, Repository, find_git, import, make,
 };
+use ringfence_workspace::{Directory, HostPrograms};
 use tempfile::TempDir;
 
 struct Place {
@@ -100,7 +100,7 @@ impl Place {
     }
 
     fn try_import(&self) -> Result<Imported, GitError> {
-        let git = find_git("", Path::new("/nonexistent"));
+        let git = find_git(&HostPrograms::none(), Path::new("/nonexistent"));
         let deadline = Instant::now() + Duration::from_secs(120);
         import(Import { place: &self.place(), run: "test", find_git: &|| git.clone(), deadline })
     }
@@ -502,7 +502,7 @@ fn linking_objects_ends_with_the_time_of_the_import() {
     let place = Place::new();
     place.begin();
     place.commit("2\n");
-    let git = find_git("", Path::new("/nonexistent"));
+    let git = find_git(&HostPrograms::none(), Path::new("/nonexistent"));
     let late =
         Import { place: &place.place(), run: "test", find_git: &|| git.clone(), deadline: Instant::now() };
     assert!(matches!(import(late), Err(GitError::ObjectsTooSlow)));

@@ -256,7 +256,8 @@ impl Writable {
         // What leads to those of this run was checked.
         governing.extend(chosen.iter().filter_map(|chosen| Some(locate(&chosen.path).ok()?.end)));
         // The state directory itself is hidden, but a run could make a link on its way lead elsewhere.
-        governing.extend(locate(&self.state).into_iter().flat_map(|located| located.links));
+        let states = installation.other_states().iter().chain([&self.state]);
+        governing.extend(states.filter_map(|state| locate(state).ok()).flat_map(|located| located.links));
         let programs = [installation.program_file(), daemon_program(&self.state)];
         let may_be_written =
             |file: &PathBuf| if self.is_own(file) { file.exists() } else { has_other_names(file) };

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -34,7 +34,7 @@ use crate::GATE_ARGUMENT;
 use crate::desk::Local;
 use crate::directory_writers::is_open_to_others;
 use crate::report::{Advised, advise, unstored};
-use crate::{terminal, trusted, workspace};
+use crate::{state_origin, terminal, trusted, workspace};
 
 /// The name of the settings file in its directory.
 pub(crate) const SETTINGS: &str = "settings.json";
@@ -60,6 +60,8 @@ pub(crate) struct Installation {
     pub(crate) interrupted: Arc<AtomicBool>,
     /// Opened once: a process that opened it twice would have two of everything.
     store: Arc<OnceLock<Arc<Sqlite>>>,
+    /// The state directories of this user's other installations, read once.
+    other_states: Arc<OnceLock<Vec<PathBuf>>>,
     /// Settings files of other users that were warned about.
     ignored: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
@@ -82,6 +84,10 @@ impl Installation {
         };
         // Before anything there is opened: links of another user would lead this process elsewhere.
         refuse_foreign_state(&state)?;
+        let default = home.join(DIRECTORY);
+        if state != default {
+            state_origin::adopt(&StateDirectories::new(default), &state)?;
+        }
         Ok(Self {
             env,
             home,
@@ -91,6 +97,7 @@ impl Installation {
             gate: Arc::new(Mutex::new(gate)),
             interrupted: Arc::default(),
             store: Arc::default(),
+            other_states: Arc::default(),
             ignored: Arc::default(),
         })
     }
@@ -230,6 +237,7 @@ impl Installation {
 
     /// The programs of the host that no run in the current directory, in another workspace or where one has worked before could
     /// have written, nor one in the git working trees that they are in.
+    #[expect(clippy::disallowed_methods, reason = "what runs could have written is excluded here")]
     pub(crate) fn programs(&self, workspace: Option<&Path>) -> HostPrograms {
         let path = self.env.get("PATH").map(String::as_str).unwrap_or_default();
         let workspaces = self.cwd.as_deref().into_iter().chain(workspace);
@@ -258,7 +266,7 @@ impl Installation {
             programs: self.programs(workspace),
             home: self.home.clone(),
             state: self.state.clone(),
-            other_states: self.other_states(),
+            other_states: self.other_states().to_vec(),
             runtime: self.env.get("XDG_RUNTIME_DIR").map(PathBuf::from),
             services: VARIABLES
                 .iter()
@@ -270,15 +278,31 @@ impl Installation {
     }
 
     /// The state directories of this user's other installations. This one is listed for them.
-    fn other_states(&self) -> Vec<PathBuf> {
-        let all = StateDirectories::new(self.home.join(DIRECTORY));
-        let mut listed = all.list();
+    pub(crate) fn other_states(&self) -> &[PathBuf] {
+        self.other_states.get_or_init(|| {
+            self.list_state();
+            let mut states = self.state_directories().list();
+            states.retain(|state| *state != self.state);
+            states
+        })
+    }
+
+    fn state_directories(&self) -> StateDirectories {
+        StateDirectories::new(self.home.join(DIRECTORY))
+    }
+
+    /// Lists the state directory for other installations, whose runs hide it then. To be called when it was made.
+    pub(crate) fn list_state(&self) {
         // Where nothing can be written at the default place, other installations do not know of this one.
-        if self.state.is_dir() && !listed.contains(&self.state) {
-            let _ = all.add(&self.state);
+        if self.state != self.home.join(DIRECTORY) && self.state.is_dir() {
+            let _ = self.state_directories().add(&self.state);
         }
-        listed.retain(|state| *state != self.state);
-        listed
+    }
+
+    /// Refuses a state directory for a daemon that an active run sees.
+    pub(crate) fn refuse_visible_state(&self) -> anyhow::Result<()> {
+        let states = [self.other_states(), std::slice::from_ref(&self.state)].concat();
+        state_origin::refuse_visible(&self.state, &states)
     }
 
     /// What the broker has to know.
@@ -351,6 +375,7 @@ impl Installation {
             return Ok(Arc::clone(store));
         }
         let store = Arc::new(Sqlite::open(&self.state).map_err(unstored)?);
+        self.list_state();
         Ok(Arc::clone(self.store.get_or_init(|| store)))
     }
 
@@ -460,7 +485,8 @@ impl Installation {
     }
 }
 
-/// Refuses a state directory that another user could have written settings into, or could replace.
+/// Refuses a state directory that another user could have written settings into, or could replace. One that others can read is made
+/// private.
 fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
     refuse_foreign_way(state)?;
     let Ok(data) = fs::metadata(state) else { return Ok(()) };
@@ -476,6 +502,11 @@ fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
             anyhow!("the state directory {} can be written by other users", state.display()),
             format!("run `chmod go-w {}`", state.display()),
         ));
+    }
+    if owner == own && data.mode() & 0o077 != 0 {
+        let private = fs::Permissions::from_mode(0o700);
+        let made = fs::set_permissions(state, private);
+        made.with_context(|| format!("{} cannot be made private", state.display()))?;
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ mod render;
 mod report;
 mod screen;
 mod signals;
+mod state_origin;
 mod terminal;
 mod trusted;
 mod typing;

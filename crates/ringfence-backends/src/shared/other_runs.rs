@@ -110,7 +110,10 @@ pub(super) fn entry(request: &Request, survey: &Survey) -> Entry {
     let is_written = |path: &Path| trees.iter().any(|tree| tree.write && is_strictly_below(path, &tree.path));
     let stubs = survey.missing.iter().filter(|(path, _)| is_written(path));
     let stubs = stubs.map(|(path, _)| StubPath { path: path.clone() }).collect();
-    Entry { trees, covers: covered, stubs }
+    let is_hidden = |(path, is_directory): &(PathBuf, bool)| *is_directory && !is_written(path);
+    let hidden = survey.hidden.iter().filter(|hidden| is_hidden(hidden));
+    let hidden = hidden.filter_map(|(path, _)| survey.ids.get(path).copied()).collect();
+    Entry { trees, covers: covered, stubs, hidden }
 }
 
 /// Holds what active runs have reserved where this run can write, or it could fill or replace their stub directories. A run that

@@ -111,6 +111,41 @@ pub(crate) struct Entry {
     /// The names that it reserves there. They go with the run, so they have no identity.
     #[serde(default)]
     pub(crate) stubs: Vec<StubPath>,
+    /// The directories that it hides in trees that it only reads, or writes to a layer above.
+    #[serde(default)]
+    pub(crate) hidden: Vec<DirectoryId>,
+}
+
+impl Entry {
+    /// Whether the run sees a directory, given what is at it and at those above it.
+    fn shows(&self, directory: &Path, ids: &[DirectoryId]) -> bool {
+        let is_above = |tree: &Tree| directory.starts_with(&tree.path) || ids.contains(&tree.id);
+        let covers = self.covers.iter().filter(|cover| cover.kind == CoverKind::HiddenDirectory);
+        let mut hidden = covers.map(|cover| cover.id).chain(self.hidden.iter().copied());
+        self.trees.iter().any(is_above) && !hidden.any(|id| ids.contains(&id))
+    }
+}
+
+/// The id of an active run that sees a directory which is there or is to be made, among the runs of installations. A state directory is
+/// hidden in the runs that begin when it is there.
+pub fn active_run_that_sees(directory: &Path, states: &[PathBuf]) -> io::Result<Option<String>> {
+    let existing = directory.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let Some((above, real)) = existing else { return Ok(None) };
+    let missing = directory.strip_prefix(above).unwrap_or(Path::new(""));
+    let ids: Vec<DirectoryId> = real.ancestors().filter_map(|above| id_of(above).ok()).collect();
+    let directory = real.join(missing);
+    for state in states {
+        for number in 0..MAX_RUNS {
+            let Some(file) = open(&state.join(REGISTER).join(number.to_string()))? else { break };
+            let is_active = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+            let Some(text) = read(&file)?.filter(|_| is_active) else { continue };
+            let Written { run, entry } = serde_json::from_slice(&text)?;
+            if entry.shows(&directory, &ids) {
+                return Ok(Some(run));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Another run in the register.

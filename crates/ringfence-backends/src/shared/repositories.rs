@@ -108,11 +108,16 @@ pub(crate) fn place(request: &Request, number: usize) -> Option<PathBuf> {
     Some(if number == 0 { place.to_owned() } else { place.join(number.to_string()) })
 }
 
+/// Makes the directory of a private git directory, with those above it.
+fn make_place(place: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(place)
+}
+
 /// Makes the private git directories of a run, empty, so that they can be mounted.
 pub(crate) fn make_places(request: &Request, survey: &Survey) -> io::Result<()> {
     for (number, mount) in survey.git.iter().enumerate() {
         let Some(place) = place(request, number) else { continue };
-        fs::create_dir_all(&place)?;
+        make_place(&place)?;
         let private = place.join(PRIVATE);
         fs::DirBuilder::new().mode(0o700).create(&private)?;
         let parts = git::shared_parts(&mount.repository, &GitMount::parts(number));
@@ -126,7 +131,7 @@ pub(crate) fn make_places(request: &Request, survey: &Survey) -> io::Result<()> 
 /// Makes and fills the private git directories of a run.
 pub(crate) fn make(request: &Request, survey: &mut Survey, owner: Option<(u32, u32)>) -> io::Result<()> {
     let places = (0..survey.git.len()).filter_map(|number| place(request, number));
-    places.into_iter().try_for_each(fs::create_dir_all)?;
+    places.into_iter().try_for_each(|place| make_place(&place))?;
     fill(request, survey, owner, Modules::Linked)
 }
 

@@ -29,5 +29,5 @@ pub use settings::{
     AgentSettings, BrokerSettings, ExecutorSettings, LogFormat, PolicyChoice, Provider, QueueSettings,
     SandboxSettings, ServerSettings, Settings, SettingsError, WorkspaceKind,
 };
-pub use shown::{shown, shown_url};
+pub use shown::{shown, shown_section, shown_url};
 pub use system::{SystemError, system_key, system_layer, system_value};

@@ -13,6 +13,20 @@ pub fn shown(key: &str, value: &Value) -> Value {
     }
 }
 
+/// The same for all values in a section.
+pub fn shown_section(section: &Value) -> Value {
+    match section {
+        Value::Object(values) => {
+            let one = |(key, value): (&String, &Value)| {
+                let value = if value.is_object() { shown_section(value) } else { shown(key, value) };
+                (key.clone(), value)
+            };
+            values.iter().map(one).collect::<serde_json::Map<_, _>>().into()
+        }
+        other => other.clone(),
+    }
+}
+
 fn credential(text: &Value) -> String {
     let text = text.as_str().unwrap_or_default();
     text.split_once(':').map_or_else(|| text.to_owned(), |(head, _)| format!("{head}: {HIDDEN}"))
@@ -31,7 +45,7 @@ pub fn shown_url(url: &str) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::shown;
+    use super::{shown, shown_section};
 
     #[test]
     fn what_is_nobodys_business_is_not_shown() {
@@ -48,6 +62,8 @@ mod tests {
         ];
         for (key, value, expected) in cases {
             assert_eq!(shown(key, &value), expected, "{key}");
+            let section = |value| key.rsplit('.').fold(value, |inner, name| json!({ name: inner }));
+            assert_eq!(shown_section(&section(value)), section(expected), "{key}");
         }
     }
 }

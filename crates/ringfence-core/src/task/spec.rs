@@ -8,7 +8,7 @@ use serde::de::IntoDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Time;
-use crate::config::WorkspaceKind;
+use crate::config::{WorkspaceKind, shown_url};
 use crate::ids::TaskId;
 use crate::mode::Mode;
 use crate::policy::HostRule;
@@ -138,6 +138,13 @@ impl TaskSpec {
     /// A task that says nothing but what to do.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self { prompt: prompt.into(), ..Self::default() }
+    }
+
+    /// The same as people may see it: addresses with their hosts alone.
+    #[must_use]
+    pub fn shown(self) -> Self {
+        let shown = |url: Option<String>| url.map(|url| shown_url(&url));
+        Self { webhook: shown(self.webhook), base_url: shown(self.base_url), ..self }
     }
 
     /// Whether it can be accepted.

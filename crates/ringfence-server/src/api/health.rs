@@ -54,9 +54,8 @@ pub(super) async fn health() -> Json<Health> {
     (status = 503, body = Ready, description = "It cannot."),
 ))]
 pub(super) async fn ready(State(app): State<App>) -> Response {
-    let answer = app.ask(|house| house.is_ready()).await;
     // Where the files are is nobody's business here.
-    let error = answer.is_err().then(|| "the store cannot be used".to_owned());
+    let error = (!app.is_ready().await).then(|| "the store cannot be used".to_owned());
     let (status, code, database) = match &error {
         None => ("ok", StatusCode::OK, "ok"),
         Some(_) => ("degraded", StatusCode::SERVICE_UNAVAILABLE, "error"),

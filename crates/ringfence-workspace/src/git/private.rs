@@ -235,7 +235,8 @@ pub fn make(making: Making<'_>, refs_budget: &mut RefsBudget) -> Result<Made, Gi
         protected,
         held,
     };
-    write_new(&place.join(START), &serde_json::to_vec(&start)?).map_err(failed)?;
+    let mut noted = create_new(&place.join(START), 0o600).map_err(failed)?;
+    noted.write_all(&serde_json::to_vec(&start)?).map_err(failed)?;
     if passed_over > 0 {
         made.notices
             .push(format!("{passed_over} refs are not seen: their names are too long, too deep or no text"));
@@ -363,7 +364,7 @@ impl Maker<'_> {
         let (original, name) = (name, format!("{prefix}{name}"));
         self.parents(&name)?;
         let target = self.root.join(name);
-        let mut copy = create_new(&target)?;
+        let mut copy = create_new(&target, 0o644)?;
         match data.length() {
             // Two calls instead of six.
             0..=MAX_FILE_BYTES => {
@@ -465,13 +466,13 @@ const LEFT_OUT_CREDENTIALS: &str = "credentials in the git configuration of the 
 const NOT_COPIED: &str =
     "it is no regular file, is denied, or is larger than what is copied of indexes for a run";
 
-fn create_new(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)
+fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
 }
 
 /// Writes a file that does not exist yet.
 fn write_new(path: &Path, content: &[u8]) -> io::Result<File> {
-    let mut file = create_new(path)?;
+    let mut file = create_new(path, 0o644)?;
     file.write_all(content)?;
     Ok(file)
 }

@@ -41,10 +41,9 @@ const SAFE: [&str; 14] = [
     "core.untrackedCache=false",
 ];
 
-/// Finds git in the system's directories, or on a `PATH` outside of `workspace`.
-pub fn find(path: &str, workspace: &Path) -> Option<PathBuf> {
-    let path = format!("{}:{path}", SYSTEM_PATHS.join(":"));
-    HostPrograms::new(&path).outside_of(workspace, Path::new("/nonexistent")).find("git")
+/// Finds git in the system's directories, or among the programs of the host outside of `workspace`.
+pub fn find(programs: &HostPrograms, workspace: &Path) -> Option<PathBuf> {
+    programs.of_system_first().outside_of(workspace, Path::new("/nonexistent")).find("git")
 }
 
 /// One git directory, and how git is run on it.

@@ -143,6 +143,7 @@ pub(crate) fn change(
     edit(&read_text(&file)?.unwrap_or_default(), &name)?;
     atomic::private_dir(&installation.state)
         .with_context(|| format!("{} cannot be made", installation.state.display()))?;
+    installation.list_state();
     // Two at once take turns, so that neither undoes the other.
     let _turn = atomic::lock(&installation.state.join("settings.lock"))?;
     let text = read_text(&file)?.unwrap_or_default();
@@ -158,7 +159,7 @@ fn known(layers: &Layers, key: &str) -> anyhow::Result<&'static config::Key> {
 
 fn list(layers: &Layers, json: bool) -> anyhow::Result<()> {
     if json {
-        return terminal::json(&layers.merged());
+        return terminal::json(&config::shown_section(&layers.merged()));
     }
     let rows: Vec<Vec<String>> = layers
         .paths()
@@ -167,7 +168,7 @@ fn list(layers: &Layers, json: bool) -> anyhow::Result<()> {
             let winner = layers.explain(path).into_iter().find(|said| said.wins)?;
             Some(vec![
                 path.to_owned(),
-                plain(&winner.located.value),
+                plain(&config::shown(path, &winner.located.value)),
                 format!("({})", winner.source.describe()),
             ])
         })
@@ -185,7 +186,7 @@ pub(crate) fn schema() -> anyhow::Result<ExitCode> {
 /// One value, or all below a key. A key that has none ends with 1.
 fn get(layers: &Layers, key: &str) -> anyhow::Result<ExitCode> {
     if !layers.keys().below(key).is_empty() {
-        let merged = layers.merged();
+        let merged = config::shown_section(&layers.merged());
         let pointer = format!("/{}", key.replace('.', "/"));
         return match merged.pointer(&pointer) {
             Some(section) => terminal::json(section).map(|()| ExitCode::SUCCESS),
@@ -195,7 +196,7 @@ fn get(layers: &Layers, key: &str) -> anyhow::Result<ExitCode> {
     known(layers, key)?;
     match layers.get(key) {
         Some(located) => {
-            terminal::line(plain(&located.value));
+            terminal::line(plain(&config::shown(key, &located.value)));
             Ok(ExitCode::SUCCESS)
         }
         None => Ok(ExitCode::from(1)),
@@ -212,7 +213,7 @@ fn explain(layers: &Layers, key: &str, json: bool) -> anyhow::Result<()> {
                 json!({
                     "layer": said.source.describe(),
                     "place": said.located.place.to_string(),
-                    "value": said.located.value,
+                    "value": config::shown(key, &said.located.value),
                     "wins": said.wins,
                 })
             })
@@ -231,7 +232,8 @@ fn explain(layers: &Layers, key: &str, json: bool) -> anyhow::Result<()> {
         .map(|said| {
             let mark = if said.wins { "→" } else { " " };
             let place = said.located.place.to_string();
-            vec![mark.to_owned(), plain(&said.located.value), said.source.describe().to_owned(), place]
+            let value = plain(&config::shown(key, &said.located.value));
+            vec![mark.to_owned(), value, said.source.describe().to_owned(), place]
         })
         .collect();
     if rows.is_empty() {

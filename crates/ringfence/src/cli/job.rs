@@ -61,6 +61,11 @@ pub(crate) struct Asked<'a> {
     pub(crate) name: &'a str,
 }
 
+/// What is said of every run in a mode without a boundary.
+fn without_boundary(mode: Mode, policy_name: &str) -> String {
+    format!("mode {mode} has no boundary: the run can reach all that you can (policy {policy_name})")
+}
+
 impl Asked<'_> {
     /// The workspace as the flags or the agent name it.
     fn named_workspace(&self) -> Option<PathBuf> {
@@ -90,6 +95,9 @@ impl Asked<'_> {
                 &mut through
             }
         };
+        if let (false, Face::Through | Face::Conversation) = (mode.isolates() || self.options.json, face) {
+            observer.warning(&without_boundary(mode, &job.policy_name));
+        }
         self.follow(&job, &*backend, observer)
     }
 
@@ -175,9 +183,7 @@ impl Asked<'_> {
         }
         let mut notices = Vec::new();
         if !mode.isolates() {
-            notices.push(format!(
-                "mode {mode} has no boundary: the run can reach all that you can (policy {policy_name})"
-            ));
+            notices.push(without_boundary(mode, &policy_name));
         }
         let workspace = self.workspace()?;
         if mode.isolates() {

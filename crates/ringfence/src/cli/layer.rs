@@ -291,8 +291,8 @@ fn waiting_for_import(text: &str, installation: &Installation) -> anyhow::Result
 fn commits(run: &RunId, installation: &Installation) -> anyhow::Result<ImportedRefs> {
     let runs = installation.runs();
     let record = runs.record(run)?;
-    let path = installation.env.get("PATH").map(String::as_str).unwrap_or_default();
-    Ok(git::import(&runs, run, path, record.workspace.host().as_path()))
+    let workspace = record.workspace.host().as_path();
+    Ok(git::import(&runs, run, &installation.programs(Some(workspace)), workspace))
 }
 
 fn import(run: &RunId, installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {

@@ -212,7 +212,12 @@ pub(crate) fn main() -> ExitCode {
     let done = match verb {
         Verb::Completions(args) => completions::completions(&args),
         Verb::Config(config::Verb::Schema) => config::schema(),
-        verb => Installation::discover(gate).and_then(|installation| at_home(verb, &installation)),
+        verb => Installation::discover(gate).and_then(|installation| {
+            let done = at_home(verb, &installation);
+            // It may be new.
+            installation.list_state();
+            done
+        }),
     };
     match (done, terminal::unprinted()) {
         (Err(error), _) => report::failure(&error),

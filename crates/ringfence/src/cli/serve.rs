@@ -99,6 +99,7 @@ pub(crate) fn start(installation: &Installation) -> anyhow::Result<ExitCode> {
     if told_running(installation) {
         return Ok(ExitCode::SUCCESS);
     }
+    installation.refuse_visible_state()?;
     let logs = log_directory(&installation.state);
     atomic::private_dir(&logs).with_context(|| format!("{} cannot be made", logs.display()))?;
     let complaints = logs.join("daemon.err");

@@ -12,6 +12,7 @@ pub(crate) use processes::log_file as process_log_file;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ringfence_core::config::shown_url;
 use ringfence_core::event::Attachment;
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
@@ -73,17 +74,26 @@ fn internal(error: impl Into<anyhow::Error>) -> Refusal {
     Refusal { kind: RefusalKind::Internal, ..refused(&error.into()) }
 }
 
+/// A task without what stands in its addresses besides their hosts.
+fn shown(task: Task) -> Task {
+    Task { spec: task.spec.shown(), ..task }
+}
+
+fn shown_letter(letter: DeadLetter) -> DeadLetter {
+    DeadLetter { task: shown(letter.task), ..letter }
+}
+
 impl Desk for Local {
     fn add(&self, specs: Vec<TaskSpec>) -> Answer<Vec<Added>> {
         tasks::add(&self.installation, specs)
     }
 
     fn tasks(&self, filter: &Filter) -> Answer<Vec<Task>> {
-        Ok(self.store()?.tasks(filter)?)
+        Ok(self.store()?.tasks(filter)?.into_iter().map(shown).collect())
     }
 
     fn task(&self, id: &TaskId) -> Answer<Task> {
-        Ok(self.store()?.task(id)?)
+        Ok(shown(self.store()?.task(id)?))
     }
 
     fn counts(&self) -> Answer<Counts> {
@@ -95,11 +105,11 @@ impl Desk for Local {
     }
 
     fn cancel(&self, id: &TaskId) -> Answer<Task> {
-        tasks::cancel(&self.installation, id)
+        tasks::cancel(&self.installation, id).map(shown)
     }
 
     fn retry(&self, id: &TaskId) -> Answer<Task> {
-        tasks::retry(&self.installation, id)
+        tasks::retry(&self.installation, id).map(shown)
     }
 
     fn forget(&self, id: &TaskId) -> Answer<()> {
@@ -110,11 +120,14 @@ impl Desk for Local {
 
     fn letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters> {
         let store = self.store()?;
-        Ok(Letters { tasks: store.letters(before, limit)?, webhooks: store.deliveries(DeliveryState::Dead)? })
+        let tasks = store.letters(before, limit)?.into_iter().map(shown_letter).collect();
+        let mut webhooks = store.deliveries(DeliveryState::Dead)?;
+        webhooks.iter_mut().for_each(|webhook| webhook.url = shown_url(&webhook.url));
+        Ok(Letters { tasks, webhooks })
     }
 
     fn letter(&self, id: &TaskId) -> Answer<DeadLetter> {
-        Ok(self.store()?.letter(id)?)
+        Ok(shown_letter(self.store()?.letter(id)?))
     }
 
     fn discard(&self, id: &TaskId) -> Answer<()> {

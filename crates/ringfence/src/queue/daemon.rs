@@ -49,9 +49,11 @@ pub(crate) fn serve(
     let locks = ProcessLocks::new(&installation.state);
     let office = Office { installation, logs_to_files: serving == Serving::Background };
     let settings = installation.settings()?;
+    installation.refuse_visible_state()?;
     let Some(_alive) = locks.take(ProcessLocks::DAEMON).context("the state directory cannot be used")? else {
         return Err(advise(anyhow!("the daemon runs already"), "`ringfence status` shows it"));
     };
+    installation.list_state();
     let store = installation.store()?;
     store.verify().map_err(unstored)?;
     logging::begin(&installation.state, "daemon", &settings.queue, office.logs_to_files)?;

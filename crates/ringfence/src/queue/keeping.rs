@@ -100,7 +100,7 @@ pub(crate) fn sweep(
             candidates.push((run, size));
         }
     }
-    let search_path = installation.env.get("PATH").map(String::as_str).unwrap_or_default();
+    let programs = installation.programs(None);
     let is_old = |run: &RunId| oldest.is_some_and(|oldest| modified_ms(&runs.directory(run)) < oldest);
     let mut left = Vec::new();
     // The oldest first: names sort by time.
@@ -110,7 +110,7 @@ pub(crate) fn sweep(
             continue;
         }
         if !dry {
-            git::forget(&runs, &run, search_path);
+            git::forget(&runs, &run, &programs);
         }
         if !dry && let Err(error) = runs.remove(&run) {
             tracing::warn!(%run, why = %error, "a run cannot be taken away");
