@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    IF_RANGE, RANGE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
@@ -164,15 +164,18 @@ pub(crate) async fn prepare(
         }
     }
     check_authentication(parts, &prepared)?;
-    remove_others(&mut parts.headers, &prepared.swapped);
+    match prepared.model_credential {
+        true => note.removed = session.model_headers.remove_others(&mut parts.headers, &prepared.swapped),
+        false => remove_others(&mut parts.headers, &prepared.swapped),
+    }
     // With a key of its own a run uses another account, and could have any usage and any limit told of it.
     prepared.api = prepared.api.filter(|_| session.is_bounded() || prepared.model_credential);
     if looked {
-        gateway_headers::remove(&mut parts.headers);
+        if !prepared.model_credential {
+            gateway_headers::remove(&mut parts.headers);
+        }
         // What is packed or cut into pieces cannot be read here.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        parts.headers.remove(RANGE);
-        parts.headers.remove(IF_RANGE);
     }
     if parts.headers.get(HOST).is_none_or(|host| host != &target.authority) {
         let host = target.authority.parse().map_err(|_| Refusal::bad("the host cannot be written"))?;

@@ -21,6 +21,7 @@ use crate::daemon::DaemonAddress;
 use crate::endpoints::{Scope, Use, is_provider, provider_use};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
+use crate::model_headers::ModelHeaders;
 use crate::sent_secrets::SentSecrets;
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
 
@@ -44,6 +45,8 @@ pub struct Setup {
     pub resolver: Option<Arc<dyn Resolve>>,
     /// The daemon, which is never dialled.
     pub daemon: Option<DaemonAddress>,
+    /// Headers that go to a model beside its credential, besides those of agent CLIs: names, or `x-name-*`.
+    pub model_headers: Vec<String>,
 }
 
 /// Why there is no session.
@@ -55,6 +58,9 @@ pub enum SessionError {
     /// There is a budget, and requests to this address of the model, by the name of the setting that holds it, are not counted.
     #[error("the run has a budget, and requests to the address of the model in `{0}` cannot be counted")]
     Uncounted(String),
+    /// The settings name a header that cannot be one.
+    #[error("`{0}` in `broker.model_headers` is not the name of a header: write `x-name`, or `x-name-*` for all that begin so")]
+    Header(String),
     /// The system could not.
     #[error("the broker cannot work: {0}")]
     Io(#[from] io::Error),
@@ -84,6 +90,8 @@ pub struct Session {
     resolver: Option<Arc<dyn Resolve>>,
     pub(crate) daemon: Option<DaemonAddress>,
     tls: Arc<Tls>,
+    /// Which headers go along with the credential of a model.
+    pub(crate) model_headers: ModelHeaders,
 }
 
 /// An address at which the user has put the model.
@@ -164,8 +172,8 @@ const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
 impl Session {
     /// A session of a run. Nothing is served yet.
     pub fn new(setup: Setup) -> Result<Self, SessionError> {
-        let Setup { network, credentials, connect_to, roots: more, prices, budget, ask, resolver, daemon } =
-            setup;
+        let Setup { network, credentials, connect_to, roots: more, prices, budget, .. } = setup;
+        let Setup { ask, resolver, daemon, model_headers, .. } = setup;
         Ok(Self {
             network,
             credentials,
@@ -184,6 +192,7 @@ impl Session {
             resolver,
             daemon,
             tls: Arc::new(Tls::new(more)?),
+            model_headers: ModelHeaders::with_named(model_headers).map_err(SessionError::Header)?,
         })
     }
 
@@ -441,6 +450,7 @@ fn idle_setup(credentials: Vec<Credential>) -> Setup {
         ask: None,
         resolver: None,
         daemon: None,
+        model_headers: Vec::new(),
     }
 }
 
