@@ -9,7 +9,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::response::Parts;
 
 use crate::answer::Refusal;
-use crate::meter::{Admitted, Api, Reading, is_limit};
+use crate::meter::{Admitted, Api, Meter, Reading, is_limit};
 use crate::note::Note;
 use crate::request::{Prepared, strip};
 use crate::scrub::Scrub;
@@ -120,7 +120,7 @@ impl Drop for Passing {
     }
 }
 
-/// What reads an answer with such a head. An error costs nothing that it does not tell.
+/// What reads an answer with such a head. One whose status says that no work was begun costs nothing that it does not tell.
 pub(crate) fn reading(
     session: &Session,
     api: Api,
@@ -128,8 +128,27 @@ pub(crate) fn reading(
     headers: &HeaderMap,
     admitted: Option<Arc<Admitted>>,
 ) -> Reading {
-    let reading = Reading::new(api, Arc::clone(session.meter()), is_stream(headers), admitted);
-    if status.is_success() { reading } else { reading.of_error() }
+    reading_into(session.meter(), api, status, headers, admitted)
+}
+
+fn reading_into(
+    meter: &Arc<Meter>,
+    api: Api,
+    status: StatusCode,
+    headers: &HeaderMap,
+    admitted: Option<Arc<Admitted>>,
+) -> Reading {
+    let reading = Reading::new(api, Arc::clone(meter), is_stream(headers), admitted);
+    if is_not_started(status) { reading.of_request_not_started() } else { reading }
+}
+
+/// Whether a status says that the server has not begun to work. All others do not: a timeout of something in between, say, is no word of
+/// the model's server.
+fn is_not_started(status: StatusCode) -> bool {
+    matches!(
+        status.as_u16(),
+        301..=303 | 307 | 308 | 400..=405 | 409 | 413 | 415 | 422 | 429 | 503 | 529
+    )
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {
@@ -145,14 +164,16 @@ fn is_packed(headers: &HeaderMap) -> bool {
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
+    use std::sync::Arc;
 
     use bytes::Bytes;
-    use http::HeaderMap;
+    use http::{HeaderMap, StatusCode};
     use http::header::HeaderValue;
 
     use ringfence_workspace::HostPrograms;
 
-    use super::Passing;
+    use super::{Passing, reading_into};
+    use crate::meter::{Api, Budget, Demand, Meter, Prices};
     use crate::note::Note;
     use crate::providers::{Sources, find};
     use crate::request::{Prepared, Target, Watch};
@@ -224,5 +245,29 @@ mod tests {
         let packed = [("content-encoding", "identity"), ("content-encoding", "gzip")];
         assert!(begin(true, &packed).is_err(), "the second header counts too");
         assert!(begin(true, &packed[..1]).is_ok());
+    }
+
+    /// Something between the broker and the model may give up while the model works.
+    #[tokio::test]
+    async fn answer_that_does_not_say_that_nothing_was_begun_counts_at_its_most() {
+        let counted = async |status: u16, body: &'static [u8]| {
+            let demand = Demand { model: "m".into(), input_tokens: 900, ..Demand::default() };
+            let meter = Meter::new(Prices::built_in().unwrap(), Budget { tokens: Some(1000), cost_usd: None });
+            let meter = Arc::new(meter);
+            let admitted = meter.admit(demand).await;
+            let status = StatusCode::from_u16(status).unwrap();
+            let mut reading = reading_into(&meter, Api::Chat, status, &HeaderMap::new(), admitted);
+            reading.read(body);
+            drop(reading);
+            meter.total().input_tokens
+        };
+        for status in [200, 304, 408, 499, 500, 502, 504, 520, 522, 524] {
+            assert_eq!(counted(status, b"error").await, 900, "{status}");
+        }
+        for status in [301, 307, 400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503, 529] {
+            assert_eq!(counted(status, b"error").await, 0, "{status}");
+        }
+        let told = b"{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":0}}";
+        assert_eq!(counted(502, told).await, 7);
     }
 }

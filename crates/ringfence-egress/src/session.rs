@@ -23,6 +23,7 @@ use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
 use crate::model_headers::ModelHeaders;
 use crate::sent_secrets::SentSecrets;
+use crate::tunnel::MAX_STREAMS;
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
 
 /// What a run is given.
@@ -82,6 +83,8 @@ pub struct Session {
     pub(crate) bodies: Semaphore,
     /// For requests whose answers are held on their way: by HTTP/2, and of the proxy itself.
     pub(crate) exchanges: Arc<Semaphore>,
+    /// For connections by HTTP/2. Clients that get none speak HTTP/1.1.
+    pub(crate) http2_connections: Arc<Semaphore>,
     /// What was put on the wire.
     pub(crate) sent: Arc<SentSecrets>,
     audit: OnceLock<Audit>,
@@ -130,6 +133,8 @@ pub(crate) type Busy = Arc<()>;
 const MAX_HELD_BODIES: usize = 4;
 /// So many requests by HTTP/2, and of the proxy itself, go on at once, whatever the number of connections.
 const MAX_EXCHANGES: usize = 256;
+/// Connections by HTTP/2 at once. Each request on one of them has a place among the exchanges, so none waits with its headers.
+const MAX_HTTP2_CONNECTIONS: usize = MAX_EXCHANGES / MAX_STREAMS as usize;
 /// Bytes of an answer that are held of a host, for each request by HTTP/1.1 and by HTTP/2, and for each connection by HTTP/2.
 const HOST_BUFFER: usize = 64 << 10;
 const HOST_WINDOW: u32 = 512 << 10;
@@ -185,6 +190,7 @@ impl Session {
             busy: Busy::default(),
             bodies: Semaphore::new(MAX_HELD_BODIES),
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+            http2_connections: Arc::new(Semaphore::new(MAX_HTTP2_CONNECTIONS)),
             sent: Arc::default(),
             audit: OnceLock::new(),
             audit_state: Arc::default(),
