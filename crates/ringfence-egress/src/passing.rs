@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, SET_COOKIE};
 use http::response::Parts;
 
 use crate::answer::Refusal;
@@ -19,9 +19,13 @@ use crate::session::Session;
 /// What is done with an answer while it passes.
 pub(crate) struct Passing {
     reading: Option<Reading>,
-    /// One for each secret that was sent so far, if the host is looked into.
-    scrubs: Vec<Scrub>,
+    /// For the secrets that were sent so far, if the host is looked into.
+    scrub: Scrub,
     sent: Option<Arc<SentSecrets>>,
+    /// How many of these it knows.
+    known: usize,
+    /// Whether the request had a credential: a session that the host opens for it is not for the run.
+    hides_cookies: bool,
     note: Note,
 }
 
@@ -41,10 +45,16 @@ impl Passing {
         }
         let admitted = prepared.admitted;
         let sent = prepared.looked_into.then(|| Arc::clone(&session.sent));
-        let scrubs: Vec<Scrub> = sent.iter().flat_map(|sent| sent.after(0)).map(Scrub::new).collect();
-        scrubs.iter().for_each(|scrub| scrub.headers(&mut parts.headers));
+        let mut known = 0;
+        let secrets = sent.iter().flat_map(|sent| sent.after(&mut known)).chain(prepared.encoded);
+        let scrub = Scrub::new(secrets);
+        let hides_cookies = !prepared.swapped.is_empty();
+        scrub.headers(&mut parts.headers);
+        if hides_cookies {
+            remove_cookies(&mut parts.headers);
+        }
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(Self { reading: None, scrubs, sent, note });
+            return Ok(Self { reading: None, scrub, sent, known, hides_cookies, note });
         }
         // Also before any secret was sent: one may be sent while this answer is under way.
         if sent.is_some() && is_packed(&parts.headers) {
@@ -58,8 +68,10 @@ impl Passing {
                 let reading = reading(session, api, status, &parts.headers, admitted);
                 if prepared.model_credential { reading } else { reading.of_other_account() }
             }),
-            scrubs,
+            scrub,
             sent,
+            known,
+            hides_cookies,
             note,
         })
     }
@@ -71,29 +83,27 @@ impl Passing {
             reading.read(&data);
         }
         if let Some(sent) = &self.sent {
-            self.scrubs.extend(sent.after(self.scrubs.len()).into_iter().map(Scrub::new));
+            self.scrub.add(sent.after(&mut self.known));
         }
-        self.scrubs.iter_mut().fold(data, |data, scrub| scrub.pass(data))
+        self.scrub.pass(data)
     }
 
     /// What was held back, when nothing more comes.
     pub(crate) fn rest(&mut self) -> Bytes {
-        let mut rest = Bytes::new();
-        for scrub in &mut self.scrubs {
-            let held = scrub.pass(rest);
-            rest = [held, scrub.rest().unwrap_or_default()].concat().into();
-        }
-        rest
+        self.scrub.rest()
     }
 
     /// What may go on of what follows a body.
     pub(crate) fn pass_trailers(&self, trailers: &mut HeaderMap) {
-        self.scrubs.iter().for_each(|scrub| scrub.headers(trailers));
+        self.scrub.headers(trailers);
+        if self.hides_cookies {
+            remove_cookies(trailers);
+        }
     }
 
     /// Whether nothing is held back.
     pub(crate) fn is_empty(&self) -> bool {
-        self.scrubs.iter().all(Scrub::is_empty)
+        self.scrub.is_empty()
     }
 
     /// What reads it, if it has to be read to its end by somebody else.
@@ -118,6 +128,11 @@ impl Drop for Passing {
             reading.end();
         }
     }
+}
+
+fn remove_cookies(headers: &mut HeaderMap) {
+    headers.remove(SET_COOKIE);
+    headers.remove("set-cookie2");
 }
 
 /// What reads an answer with such a head. One whose status says that no work was begun costs nothing that it does not tell.
@@ -215,6 +230,24 @@ mod tests {
         let mut said = trailers("key sk-ant-api03-real");
         passing.pass_trailers(&mut said);
         assert_eq!(said[http::header::ETAG], "key *****************");
+    }
+
+    /// A session of the host would be for all of its paths.
+    #[test]
+    fn cookies_do_not_reach_a_run_that_used_a_credential() {
+        for (swapped, expected) in [(vec![http::header::AUTHORIZATION], 0), (Vec::new(), 2)] {
+            let session = idle_session(Vec::new());
+            let mut prepared = Prepared::default();
+            (prepared.looked_into, prepared.swapped) = (true, swapped);
+            let (mut parts, ()) = http::Response::new(()).into_parts();
+            parts.headers.append("set-cookie", HeaderValue::from_static("session=1"));
+            parts.headers.append("set-cookie2", HeaderValue::from_static("session=1"));
+            let mut trailers = parts.headers.clone();
+            let note = Note::new(&session, &"host.test", 443, "tls");
+            let passing = Passing::begin(&session, prepared, &mut parts, note).unwrap();
+            passing.pass_trailers(&mut trailers);
+            assert_eq!((parts.headers.len(), trailers.len()), (expected, expected));
+        }
     }
 
     #[test]
