@@ -1284,7 +1284,8 @@ fn many_announcements_of_a_run_hold_up_no_other_run() {
     BufReader::new(run.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert!(said.trim().parse::<u32>().is_ok_and(|names| names >= 1000), "{said}");
     let script = format!("curl -s -m 10 --noproxy '*' http://127.0.0.1:{port}/");
-    let ran = Place::new().settings(SETTINGS).run(&["exec", "--allow-local", &port, "--", "sh", "-c", &script]);
+    let ran =
+        Place::new().settings(SETTINGS).run(&["exec", "--allow-local", &port, "--", "sh", "-c", &script]);
     crate::support::signal(run.id(), "-TERM");
     run.wait().unwrap();
     assert_eq!((ran.code(), ran.stdout.as_str()), (0, "local"), "{ran:?}");

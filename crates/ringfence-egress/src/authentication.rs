@@ -62,8 +62,7 @@ pub(crate) fn remove_others(headers: &mut HeaderMap, swapped: &[HeaderName]) {
     let is_other = |(name, value): &(&HeaderName, &HeaderValue)| {
         (authenticates(name) || is_protocol_with_credential(name, value)) && !swapped.contains(name)
     };
-    let others: Vec<HeaderName> =
-        headers.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
+    let others: Vec<HeaderName> = headers.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
     for name in others {
         headers.remove(name);
     }
@@ -132,10 +131,17 @@ mod tests {
         for name in authenticating.into_iter().chain(other) {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
         }
-        headers.insert("sec-websocket-protocol", HeaderValue::from_static("realtime, openai-insecure-api-key.k"));
+        headers.insert(
+            "sec-websocket-protocol",
+            HeaderValue::from_static("realtime, openai-insecure-api-key.k"),
+        );
         headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer k"));
         remove_others(&mut headers, &[HeaderName::from_static("x-own")]);
-        assert_eq!(headers.len(), authenticating.len() + other.len() + 2, "nothing that authenticates was swapped");
+        assert_eq!(
+            headers.len(),
+            authenticating.len() + other.len() + 2,
+            "nothing that authenticates was swapped"
+        );
         remove_others(&mut headers, &[AUTHORIZATION]);
         let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();

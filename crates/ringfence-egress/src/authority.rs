@@ -50,7 +50,11 @@ impl Authority {
     }
 
     /// How to be a host, that speaks HTTP/2 or only HTTP/1.
-    pub(crate) fn server(&self, host: &Host, speaks_http2: bool) -> Result<Arc<ServerConfig>, AuthorityError> {
+    pub(crate) fn server(
+        &self,
+        host: &Host,
+        speaks_http2: bool,
+    ) -> Result<Arc<ServerConfig>, AuthorityError> {
         let config = self.config(host)?;
         if speaks_http2 {
             return Ok(config);

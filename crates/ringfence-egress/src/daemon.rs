@@ -242,9 +242,9 @@ pub fn is_of_this_machine(address: IpAddr) -> bool {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "what a daemon has written")]
 mod tests {
-    use super::{DaemonAddress, is_of_this_machine};
     #[cfg(target_os = "linux")]
     use super::{Announcement, is_announced_by_this_user};
+    use super::{DaemonAddress, is_of_this_machine};
 
     /// Whether a target of this machine is refused.
     fn refuses(daemon: &DaemonAddress, target: std::net::SocketAddr) -> bool {

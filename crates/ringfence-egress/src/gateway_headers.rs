@@ -67,7 +67,9 @@ mod tests {
 
     #[test]
     fn header_that_leads_elsewhere_is_known_in_any_spelling() {
-        for name in ["x-portkey-config", "Helicone-Fallbacks", "x_litellm_api_base", "X-MS-Range", "request-range"] {
+        for name in
+            ["x-portkey-config", "Helicone-Fallbacks", "x_litellm_api_base", "X-MS-Range", "request-range"]
+        {
             assert!(leads_elsewhere(&HeaderName::from_bytes(name.as_bytes()).unwrap()), "{name}");
         }
         for name in ["accept-ranges", "content-range", "x-request-id", "user-agent"] {

@@ -159,9 +159,8 @@ mod tests {
     use super::{MAX_RECORDED, MAX_RECORDED_AT_ONCE, ModelHeaders, NAMES};
 
     fn headers(names: &[&str]) -> HeaderMap {
-        let header = |name: &&str| {
-            (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"))
-        };
+        let header =
+            |name: &&str| (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
         names.iter().map(header).collect()
     }
 

@@ -182,8 +182,8 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use http::{HeaderMap, StatusCode};
     use http::header::HeaderValue;
+    use http::{HeaderMap, StatusCode};
 
     use ringfence_workspace::HostPrograms;
 
@@ -285,7 +285,8 @@ mod tests {
     async fn answer_that_does_not_say_that_nothing_was_begun_counts_at_its_most() {
         let counted = async |status: u16, body: &'static [u8]| {
             let demand = Demand { model: "m".into(), input_tokens: 900, ..Demand::default() };
-            let meter = Meter::new(Prices::built_in().unwrap(), Budget { tokens: Some(1000), cost_usd: None });
+            let meter =
+                Meter::new(Prices::built_in().unwrap(), Budget { tokens: Some(1000), cost_usd: None });
             let meter = Arc::new(meter);
             let admitted = meter.admit(demand).await;
             let status = StatusCode::from_u16(status).unwrap();

@@ -577,7 +577,8 @@ mod tests {
                 header: None,
                 inside: Inside::default(),
             };
-            let (mut parts, ()) = http::Request::builder().method("COPY").uri("/team/a").body(()).unwrap().into_parts();
+            let (mut parts, ()) =
+                http::Request::builder().method("COPY").uri("/team/a").body(()).unwrap().into_parts();
             parts.headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
             check_other_paths(&credential, &target, &parts).is_err()
         };

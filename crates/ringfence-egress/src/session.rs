@@ -60,7 +60,9 @@ pub enum SessionError {
     #[error("the run has a budget, and requests to the address of the model in `{0}` cannot be counted")]
     Uncounted(String),
     /// The settings name a header that cannot be one.
-    #[error("`{0}` in `broker.model_headers` is not the name of a header: write `x-name`, or `x-name-*` for all that begin so")]
+    #[error(
+        "`{0}` in `broker.model_headers` is not the name of a header: write `x-name`, or `x-name-*` for all that begin so"
+    )]
     Header(String),
     /// The system could not.
     #[error("the broker cannot work: {0}")]

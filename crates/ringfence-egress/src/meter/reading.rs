@@ -419,7 +419,8 @@ mod tests {
         let meter = meter(Budget { tokens: Some(1000), cost_usd: None });
         let demand = || Demand { model: "m".into(), input_tokens: 900, ..Demand::default() };
         let admitted = meter.admit(demand()).await;
-        let mut reading = Reading::new(Api::Chat, Arc::clone(&meter), false, admitted).of_request_not_started();
+        let mut reading =
+            Reading::new(Api::Chat, Arc::clone(&meter), false, admitted).of_request_not_started();
         let second = || tokio::time::timeout(std::time::Duration::from_millis(50), meter.admit(demand()));
         assert!(second().await.is_err(), "the first is not read");
         reading.read(b"{\"error\":{},\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}");
