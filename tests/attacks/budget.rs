@@ -160,6 +160,15 @@ fn usage_that_is_hidden_ends_the_run_after_one_answer() {
     }
 }
 
+#[test]
+fn hosts_that_a_budget_does_not_count_are_named_on_stderr() {
+    let place = Provider::start().place(r#"{"tokens": 1000}"#);
+    let policy = place.home().join("policy.json").display().to_string();
+    let args = ["exec", "--mode", "native", "--policy", &policy, "--allow", "other.test", "--", "true"];
+    let ran = place.run(&args).expect_code(0);
+    assert!(ran.stderr.replace('\n', " ").contains("other.test, are used for is not counted"), "{ran:?}");
+}
+
 /// A host that reads a body by its type must read what was counted.
 #[test]
 fn body_of_any_type_is_counted_and_sent_as_what_was_read() {

@@ -1408,6 +1408,21 @@ except BlockingIOError:
 time.sleep(600)
 "#;
 
+/// Binds thousands of names of announcements.
+const MANY_ANNOUNCEMENTS: &str = r#"
+import resource, socket, sys, time
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+names = []
+for number in range(min(hard - 20, 4000)):
+    s = socket.socket(socket.AF_UNIX)
+    s.bind(f"\0ringfence-daemon:{sys.argv[1]}:{number}")
+    s.listen(1)
+    names.append(s)
+print(len(names), flush=True)
+time.sleep(600)
+"#;
+
 /// Serves `local` to every request, and returns its port on loopback.
 fn local_server() -> String {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -1465,6 +1480,26 @@ fn announcement_of_a_run_refuses_no_port() {
     run.wait().unwrap();
     assert_eq!((beside_run.code(), beside_run.stdout.as_str()), (0, "local"), "{beside_run:?}");
     assert!(!beside_daemon.stdout.contains("local"), "{beside_daemon:?}");
+}
+
+/// Looking at them would keep the broker of another run busy past its end.
+#[test]
+fn many_announcements_of_a_run_hold_up_no_other_run() {
+    let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin");
+    let policy = open_policy(&place);
+    let port = local_server();
+    let args =
+        ["exec", "--timeout", "5m", "--policy", &policy, "--", "python3", "-c", MANY_ANNOUNCEMENTS, &port];
+    let mut run = place.spawn(&args);
+    let mut said = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.trim().parse::<u32>().is_ok_and(|names| names >= 1000), "{said}");
+    let script = format!("curl -s -m 10 --noproxy '*' http://127.0.0.1:{port}/");
+    let ran =
+        Place::new().settings(SETTINGS).run(&["exec", "--allow-local", &port, "--", "sh", "-c", &script]);
+    crate::support::signal(run.id(), "-TERM");
+    run.wait().unwrap();
+    assert_eq!((ran.code(), ran.stdout.as_str()), (0, "local"), "{ran:?}");
 }
 
 /// A proxy that lets users in by itself adds the key to whatever a browser sends.

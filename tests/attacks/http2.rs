@@ -150,6 +150,49 @@ time.sleep(3)
 print("flooded", flush=True)
 "#;
 
+/// Sends heads and beginnings of bodies on many connections, and ends no request. Prints how many connections spoke HTTP/2, and
+/// whether another one is served after all.
+const HOARD: &str = r#"
+import time
+def connect(protocols):
+    tunnel = socket.create_connection((host, int(port)), timeout=10)
+    tunnel.sendall(b"CONNECT good.test:443 HTTP/1.1\r\nhost: good.test:443\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += exactly(tunnel, 1)
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(protocols)
+    return context.wrap_socket(tunnel, server_hostname="good.test")
+def long_head(number):
+    def text(value):
+        length, more = len(value) - 127, b""
+        while length >= 128:
+            more, length = more + bytes([length & 127 | 128]), length >> 7
+        return bytes([127]) + more + bytes([length]) + value
+    payload = block(start(method=b"POST")) + b"".join(
+        b"\0" + bytes([2]) + b"x%d" % n + text(b"a" * 7000) for n in range(4))
+    first, second = payload[:16000], payload[16000:]
+    return frame(HEADERS, 0, first, number) + frame(9, END_HEADERS, second, number)
+streams, spoken = [], 0
+for _ in range(60):
+    stream = connect(["h2", "http/1.1"])
+    streams.append(stream)
+    if stream.selected_alpn_protocol() != "h2":
+        continue
+    spoken += 1
+    try:
+        stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"", 0))
+        for number in range(100):
+            stream.sendall(long_head(2 * number + 1) + frame(DATA, 0, b"x" * 600, 2 * number + 1))
+    except OSError:
+        pass
+last = connect(["h2", "http/1.1"])
+last.sendall(b"GET /last HTTP/1.1\r\nhost: good.test\r\n\r\n")
+last.settimeout(20)
+print("spoken", spoken, "last", last.recv(12), flush=True)
+time.sleep(1)
+"#;
+
 /// A server that has begun so many answers, and never ends one.
 fn endless() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -201,6 +244,41 @@ fn streams_that_are_not_read_are_bounded_for_a_run() {
     let asked = asked.load(Ordering::Relaxed);
     assert!(status.success() && (100..=256).contains(&asked), "{status} {asked}");
     assert!(most < 300 << 10, "{most} kB");
+}
+
+/// A run cannot fill the host's memory with requests that it does not end.
+#[test]
+fn unended_requests_by_http2_are_bounded_for_a_run() {
+    let upstream = Upstream::start();
+    let front = Front::start(upstream.address, &["good.test"]).unwrap();
+    let place = Place::new().settings(r#"{"broker": {"credentials": ["good.test x-key: {env:KEY}"]}}"#);
+    let root = place.home().join("root.pem");
+    fs::write(&root, front.root()).unwrap();
+    let (functions, _) = SCRIPT.split_once("for name, frames in CASES").unwrap();
+    fs::write(place.work().join("hoard.py"), format!("{functions}{HOARD}")).unwrap();
+    let place = place
+        .env("KEY", "key-of-the-host")
+        .env("RINGFENCE_CA_FILE", root.display().to_string())
+        .env("RINGFENCE_CONNECT_TO", format!("good.test:443={}", front.address()));
+    let args = ["exec", "--mode", "native", "--allow", "good.test", "--", "/usr/bin/python3", "hoard.py"];
+    let child = place.spawn(&args);
+    let (id, most) = (child.id(), Arc::new(AtomicUsize::new(0)));
+    let highest = Arc::clone(&most);
+    let watcher = std::thread::spawn(move || {
+        while let Ok(status) = fs::read_to_string(format!("/proc/{id}/status")) {
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let Some(kilobytes) = line.and_then(|line| line.split_whitespace().next()?.parse().ok()) else {
+                return;
+            };
+            highest.fetch_max(kilobytes, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let ran = crate::support::Ran::from(child.wait_with_output().unwrap());
+    watcher.join().unwrap();
+    assert_eq!(ran.stdout.trim(), "spoken 8 last b'HTTP/1.1 200'", "{ran:?}");
+    let most = most.load(Ordering::Relaxed);
+    assert!(most > 0 && most < 120 << 10, "{most} kB");
 }
 
 /// Cases that reach the host as what they are.

@@ -99,6 +99,7 @@ pub(crate) async fn broker(directory: &Path, server: SocketAddr) -> anyhow::Resu
         ask: None,
         resolver: None,
         daemon: None,
+        model_headers: Vec::new(),
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

@@ -92,6 +92,9 @@ pub struct Entry {
     /// The credential that was used, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential: Option<String>,
+    /// Names of headers that were removed from the request, each once for a run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed_headers: Vec<String>,
     /// For how many requests it stands, where the audit only counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -250,6 +253,7 @@ impl Audit {
             received: 0,
             duration_ms: 0,
             credential: None,
+            removed_headers: Vec::new(),
             count: Some(0),
             request: None,
             begun: false,
@@ -511,6 +515,7 @@ mod tests {
             received: 0,
             duration_ms: 0,
             credential: None,
+            removed_headers: Vec::new(),
             count: None,
             request: None,
             begun: false,

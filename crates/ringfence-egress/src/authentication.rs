@@ -4,7 +4,7 @@
 //! audit entry would be those of another account.
 
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, HeaderName};
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 
 use crate::placeholder::percent_decoded;
 
@@ -16,22 +16,26 @@ pub(crate) const SWAPPED: [HeaderName; 4] = [
     HeaderName::from_static("private-token"),
 ];
 
-/// All headers that authenticate at a known provider or at servers of a common kind, those above included.
-const HEADERS: [&str; 13] = [
+/// Headers that authenticate or name an account, at a known provider or at servers of a common kind.
+const HEADERS: [&str; 10] = [
     "authorization",
-    "x-api-key",
-    "x-goog-api-key",
-    "private-token",
-    "api-key",
     "apikey",
     "ocp-apim-subscription-key",
-    "job-token",
-    "deploy-token",
-    "x-auth-token",
-    "x-access-token",
-    "x-amz-security-token",
     "cookie",
+    "cookie2",
+    "x-jfrog-art-api",
+    "x-api-secret",
+    "openai-organization",
+    "openai-project",
+    "x-goog-user-project",
 ];
+/// How the names of others end, such as `x-api-key`, `private-token`, `x-vault-token`, `cf-aig-authorization` and `helicone-auth`.
+const ENDINGS: [&str; 6] = ["-api-key", "-apikey", "-token", "-authorization", "-auth", "-access-key"];
+/// A token against forged requests is of the page, and not of a user.
+const NO_CREDENTIALS: [&str; 2] = ["csrf", "xsrf"];
+/// Programs that cannot set headers, such as pages, authenticate by a protocol of a websocket.
+const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
+const PROTOCOL_WORDS: [&str; 5] = ["api-key", "bearer", "authorization", "token", "openai-"];
 
 /// Parameters of a query that authenticate, and one by which some servers take another method.
 const PARAMETERS: [&str; 10] = [
@@ -55,8 +59,10 @@ pub(crate) fn remove_others(headers: &mut HeaderMap, swapped: &[HeaderName]) {
     if !swapped.iter().any(authenticates) {
         return;
     }
-    let others: Vec<HeaderName> =
-        headers.keys().filter(|name| authenticates(name) && !swapped.contains(name)).cloned().collect();
+    let is_other = |(name, value): &(&HeaderName, &HeaderValue)| {
+        (authenticates(name) || is_protocol_with_credential(name, value)) && !swapped.contains(name)
+    };
+    let others: Vec<HeaderName> = headers.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
     for name in others {
         headers.remove(name);
     }
@@ -65,7 +71,19 @@ pub(crate) fn remove_others(headers: &mut HeaderMap, swapped: &[HeaderName]) {
 /// Some servers read `_` in the name of a header as `-`.
 fn authenticates(name: &HeaderName) -> bool {
     let name = name.as_str().replace('_', "-");
-    HEADERS.contains(&name.as_str())
+    HEADERS.contains(&name.as_str()) || ENDINGS.iter().any(|ending| ends_with_word(&name, ending))
+}
+
+/// Whether a name ends with a word, which may be all of it.
+fn ends_with_word(name: &str, ending: &str) -> bool {
+    let ends = name.ends_with(ending) || ending.strip_prefix('-') == Some(name);
+    ends && !NO_CREDENTIALS.iter().any(|word| name.contains(word))
+}
+
+fn is_protocol_with_credential(name: &HeaderName, value: &HeaderValue) -> bool {
+    let value = value.as_bytes().to_ascii_lowercase();
+    let holds = |word: &&str| memchr::memmem::find(&value, word.as_bytes()).is_some();
+    name == WEBSOCKET_PROTOCOL && PROTOCOL_WORDS.iter().any(holds)
 }
 
 /// The parameter of a query that must not stand beside a swapped credential, if there is one.
@@ -83,4 +101,54 @@ pub(crate) fn parameters(query: &str) -> impl Iterator<Item = String> {
         let name = pair.split('=').next().unwrap_or_default();
         String::from_utf8_lossy(&percent_decoded(name)).to_ascii_lowercase()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+
+    use super::{SWAPPED, authenticates, remove_others};
+
+    #[test]
+    fn header_that_authenticates_is_removed_beside_a_swapped_one() {
+        let authenticating = [
+            "x-litellm-api-key",
+            "x-portkey-api-key",
+            "helicone-auth",
+            "cf-aig-authorization",
+            "x-serverless-authorization",
+            "x-jfrog-art-api",
+            "x-vault-token",
+            "openai-organization",
+            "x-goog-user-project",
+            "job_token",
+            "api-key",
+            "x-amz-security-token",
+            "cookie",
+        ];
+        let other = ["x-csrf-token", "accept", "x-request-id", "token-count"];
+        let mut headers = HeaderMap::new();
+        for name in authenticating.into_iter().chain(other) {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
+        }
+        headers.insert(
+            "sec-websocket-protocol",
+            HeaderValue::from_static("realtime, openai-insecure-api-key.k"),
+        );
+        headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer k"));
+        remove_others(&mut headers, &[HeaderName::from_static("x-own")]);
+        assert_eq!(
+            headers.len(),
+            authenticating.len() + other.len() + 2,
+            "nothing that authenticates was swapped"
+        );
+        remove_others(&mut headers, &[AUTHORIZATION]);
+        let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["accept", "authorization", "token-count", "x-csrf-token", "x-request-id"]);
+        headers.insert("sec-websocket-protocol", HeaderValue::from_static("graphql-transport-ws"));
+        remove_others(&mut headers, &[AUTHORIZATION]);
+        assert!(headers.contains_key("sec-websocket-protocol"));
+        assert!(SWAPPED.iter().all(authenticates));
+    }
 }

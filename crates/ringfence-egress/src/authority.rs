@@ -49,8 +49,22 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// How to be a host.
-    pub(crate) fn server(&self, host: &Host) -> Result<Arc<ServerConfig>, AuthorityError> {
+    /// How to be a host, that speaks HTTP/2 or only HTTP/1.
+    pub(crate) fn server(
+        &self,
+        host: &Host,
+        speaks_http2: bool,
+    ) -> Result<Arc<ServerConfig>, AuthorityError> {
+        let config = self.config(host)?;
+        if speaks_http2 {
+            return Ok(config);
+        }
+        let mut config = ServerConfig::clone(&config);
+        config.alpn_protocols.retain(|protocol| protocol != b"h2");
+        Ok(Arc::new(config))
+    }
+
+    fn config(&self, host: &Host) -> Result<Arc<ServerConfig>, AuthorityError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = made.get(host) {
             return Ok(Arc::clone(config));

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ const RESERVED: u64 = 128;
 pub(crate) const BREATH: Duration = Duration::from_millis(50);
 /// How long what must not be left half done may take at the end.
 const LAST_PATIENCE: Duration = Duration::from_secs(40);
+/// How long the end of the broker's thread is waited for. It ends by itself before, unless the system keeps it.
+const END_TIMEOUT: Duration = Duration::from_secs(45);
 /// What a client of SOCKS says first.
 const SOCKS: u8 = 5;
 
@@ -50,7 +53,8 @@ pub struct BrokerError(#[from] io::Error);
 /// A broker at work. It ends when it is dropped, and with it all connections.
 pub struct Broker {
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// The broker's thread, and what is closed at its end.
+    thread: Option<(JoinHandle<()>, Mutex<Receiver<()>>)>,
     audit: Arc<AuditState>,
 }
 
@@ -77,7 +81,9 @@ impl Broker {
             }
             (ways, Listener::new(door)?)
         };
+        let (running, ended) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("broker".into()).spawn(move || {
+            let _running = running;
             runtime.block_on(async {
                 tokio::select! {
                     () = accept(listener, ways) => {}
@@ -89,20 +95,20 @@ impl Broker {
             // With it go all connections, and each is noted as it goes.
             runtime.shutdown_timeout(Duration::from_secs(1));
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread), audit })
+        Ok(Self { stop: Some(stop), thread: Some((thread, Mutex::new(ended))), audit })
     }
 
     /// Ends it, and with it all connections. Whether everything is recorded.
     pub fn close(mut self) -> bool {
-        self.end();
-        !self.audit.is_incomplete()
+        self.end() && !self.audit.is_incomplete()
     }
 
-    fn end(&mut self) {
+    /// Whether its thread has ended, and with it all that is recorded.
+    fn end(&mut self) -> bool {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let Some((thread, ended)) = self.thread.take() else { return true };
+        let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+        join_within(thread, &ended, END_TIMEOUT)
     }
 }
 
@@ -110,6 +116,15 @@ impl Drop for Broker {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Waits for a thread whose end closes a channel, but not for longer. Whether it has ended.
+fn join_within(thread: JoinHandle<()>, ended: &Receiver<()>, patience: Duration) -> bool {
+    let has_ended = ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout);
+    if has_ended {
+        let _ = thread.join();
+    }
+    has_ended
 }
 
 pub(crate) enum Listener {
@@ -330,5 +345,27 @@ async fn serve_socks(mut stream: impl Stream, ways: Arc<Ways>) -> io::Result<()>
             let denied = refusal.status == StatusCode::FORBIDDEN;
             socks::reply(&mut stream, if denied { Reply::NotAllowed } else { Reply::Unreachable }).await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::join_within;
+
+    #[test]
+    fn thread_that_does_not_end_is_not_waited_for() {
+        let (running, ended) = channel::<()>();
+        let (hold, held) = channel::<()>();
+        let stuck = std::thread::spawn(move || {
+            let _running = running;
+            let _ = held.recv();
+        });
+        assert!(!join_within(stuck, &ended, Duration::from_millis(10)));
+        drop(hold);
+        let (running, ended) = channel::<()>();
+        assert!(join_within(std::thread::spawn(move || drop(running)), &ended, Duration::MAX));
     }
 }

@@ -31,6 +31,8 @@ pub struct Inside {
 pub(crate) struct Applied {
     /// All secrets; the first is the token of a login.
     pub(crate) secrets: Vec<Secret>,
+    /// What else is secret of this request: what basic authentication encodes, with a user name that the run chooses.
+    pub(crate) encoded: Vec<Secret>,
     /// The headers that hold them.
     pub(crate) headers: Vec<HeaderName>,
 }
@@ -124,7 +126,7 @@ impl Credential {
                     // As it is, and as it is on the wire where that differs.
                     let sent = bare(&swapped);
                     applied.secrets.push(secret.clone());
-                    applied.secrets.extend((sent != secret.reveal()).then(|| Secret::new(sent.to_owned())));
+                    applied.encoded.extend((sent != secret.reveal()).then(|| Secret::new(sent.to_owned())));
                     if let Some(swapped) = sensitive(swapped) {
                         // In the place of all values of this header.
                         headers.insert(&name, swapped);

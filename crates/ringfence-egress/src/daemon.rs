@@ -4,10 +4,16 @@
 //! names for a network namespace and removes one with its process. So a broker knows the daemon of every installation and program
 //! name of its user and of root at the addresses of this machine, not only that of its own state directory. Any user can bind such
 //! a name, so who has is asked of the kernel by connecting to it, or by the socket's inode where it accepts nothing.
+//!
+//! A run with an open network can bind such names too, and thousands of them. So they are looked at on a thread of its own, for a
+//! limited time: the broker's own thread serves meanwhile. An announcement in a file would need none of this, but no directory is known
+//! to all installations of a user and to root's, and a daemon in a container that shares the network has none in common with the host.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
@@ -24,6 +30,15 @@ const UNIX_SOCKETS: &str = "/proc/self/net/unix";
 /// The flags of a socket there that takes connections.
 #[cfg(target_os = "linux")]
 const LISTENING: &[u8] = b"00010000";
+/// How long the names of a port are looked at.
+#[cfg(target_os = "linux")]
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
+/// More names of one port are not looked at: no user has so many daemons.
+#[cfg(target_os = "linux")]
+const MAX_NAMES: usize = 16 << 10;
+/// One lookup of this process at a time.
+#[cfg(target_os = "linux")]
+static LOOKUPS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(1);
 
 /// A port that a daemon has announced, for as long as this is held.
 #[derive(Debug)]
@@ -76,25 +91,40 @@ impl Drop for Announcement {
     }
 }
 
-/// Whether a daemon of this user or of root has announced a port. In doubt it has. What a run announces does not count: other runs
-/// could not reach programs of the host then.
+/// Whether a daemon of this user or of root has announced a port. In doubt, and when it takes long to find out, it has.
 #[cfg(target_os = "linux")]
-fn is_announced(port: u16) -> bool {
-    let own = rustix::process::geteuid();
-    let counts = |named: &Named| match announcer(named) {
-        Ok(owner) => {
-            owner.is_some_and(|owner| owner == own || owner.is_root()) && !is_made_by_run(named.inode)
-        }
-        Err(_) => true,
+async fn is_announced(port: u16) -> bool {
+    let lookup = async {
+        let permit = LOOKUPS.acquire().await.ok()?;
+        let until = Instant::now() + LOOKUP_TIMEOUT;
+        let lookup = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            is_announced_until(port, until)
+        });
+        lookup.await.ok()
     };
-    announcements(port).map_or(true, |names| names.iter().any(counts))
+    tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await.ok().flatten().unwrap_or(true)
 }
 
-/// Whether all processes that are known to hold the socket of an announcement belong to runs.
+/// The same; this blocks. What a run announces does not count: other runs could not reach programs of the host then.
 #[cfg(target_os = "linux")]
-fn is_made_by_run(inode: u32) -> bool {
-    let holders = crate::processes::holders(inode.into());
-    !holders.is_empty() && holders.iter().all(|process| crate::processes::is_below_gate(process))
+fn is_announced_until(port: u16, until: Instant) -> bool {
+    let own = rustix::process::geteuid();
+    let Ok(names) = announcements(port) else { return true };
+    let mut of_user = std::collections::HashSet::new();
+    for (looked_at, named) in names.iter().enumerate() {
+        if looked_at >= MAX_NAMES || Instant::now() >= until {
+            return true;
+        }
+        match announcer(named) {
+            Ok(Some(owner)) if owner == own => of_user.extend([u64::from(named.inode)]),
+            // The descriptors of root's processes cannot be listed.
+            Ok(Some(owner)) if owner.is_root() => return true,
+            Ok(_) => {}
+            Err(_) => return true,
+        }
+    }
+    !of_user.is_empty() && !crate::processes::are_held_by_runs_alone(&of_user, until)
 }
 
 /// Whether a daemon of this user has announced a port. In doubt it has not.
@@ -102,7 +132,7 @@ fn is_made_by_run(inode: u32) -> bool {
 pub fn is_announced_by_this_user(port: u16) -> bool {
     let own = rustix::process::geteuid();
     let is_own = |named: &Named| matches!(announcer(named), Ok(Some(owner)) if owner == own);
-    announcements(port).is_ok_and(|names| names.iter().any(is_own))
+    announcements(port).is_ok_and(|names| names.iter().take(MAX_NAMES).any(is_own))
 }
 
 /// Nothing is known: there are no abstract sockets here.
@@ -157,7 +187,7 @@ fn owner_of(name: &[u8]) -> io::Result<Option<rustix::process::Uid>> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn is_announced(_: u16) -> bool {
+async fn is_announced(_: u16) -> bool {
     false
 }
 
@@ -184,12 +214,11 @@ impl DaemonAddress {
         std::fs::read_to_string(&self.0).ok().filter(|text| !text.is_empty())
     }
 
-    /// Refuses an address at which a daemon could answer: the port of this one, or of any other that has announced itself, on
-    /// any address of this machine.
-    pub(crate) fn refuse(&self, target: SocketAddr) -> Result<(), Refusal> {
+    /// Refuses an address of this machine at which a daemon could answer: the port of this one, or of any other that has announced
+    /// itself.
+    pub(crate) async fn refuse(&self, target: SocketAddr) -> Result<(), Refusal> {
         let own = self.read().and_then(|text| text.parse::<SocketAddr>().ok());
-        let is_daemon = || own.is_some_and(|own| own.port() == target.port()) || is_announced(target.port());
-        if !is_of_this_machine(target.ip()) || !is_daemon() {
+        if own.is_none_or(|own| own.port() != target.port()) && !is_announced(target.port()).await {
             return Ok(());
         }
         let message = format!("{target} is ringfence's own daemon, which no run may reach");
@@ -213,9 +242,20 @@ pub fn is_of_this_machine(address: IpAddr) -> bool {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "what a daemon has written")]
 mod tests {
-    use super::DaemonAddress;
     #[cfg(target_os = "linux")]
     use super::{Announcement, is_announced_by_this_user};
+    use super::{DaemonAddress, is_of_this_machine};
+
+    /// Whether a target of this machine is refused.
+    fn refuses(daemon: &DaemonAddress, target: std::net::SocketAddr) -> bool {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        is_of_this_machine(target.ip()) && runtime.block_on(daemon.refuse(target)).is_err()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn is_announced(port: u16) -> bool {
+        super::is_announced_until(port, std::time::Instant::now() + super::LOOKUP_TIMEOUT)
+    }
 
     #[cfg(target_os = "linux")]
     #[test]
@@ -225,13 +265,13 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
         let far = (std::net::Ipv4Addr::new(192, 0, 2, 7), address.port()).into();
-        assert!(other.refuse(address).is_ok());
+        assert!(!refuses(&other, address));
         let [first, second] = [Announcement::of(address.port()), Announcement::of(address.port())];
-        assert!(other.refuse(address).is_err() && other.refuse(far).is_ok());
+        assert!(refuses(&other, address) && !refuses(&other, far));
         drop(first.unwrap());
-        assert!(other.refuse(address).is_err());
+        assert!(refuses(&other, address));
         drop(second.unwrap());
-        assert!(other.refuse(address).is_ok());
+        assert!(!refuses(&other, address));
     }
 
     /// A name that no listener of this user or of root has tells nothing.
@@ -246,11 +286,11 @@ mod tests {
             SocketAddr::from_abstract_name(format!("{}{port}:{end}", super::ANNOUNCEMENT)).unwrap()
         };
         let _datagrams = UnixDatagram::bind_addr(&name("datagrams")).unwrap();
-        assert!(!super::is_announced(port) && !is_announced_by_this_user(port));
+        assert!(!is_announced(port) && !is_announced_by_this_user(port));
         let listener = UnixListener::bind_addr(&name("listener")).unwrap();
-        assert!(super::is_announced(port) && is_announced_by_this_user(port));
+        assert!(is_announced(port) && is_announced_by_this_user(port));
         drop(listener);
-        assert!(!super::is_announced(port) && !is_announced_by_this_user(port));
+        assert!(!is_announced(port) && !is_announced_by_this_user(port));
         // Connections that nobody accepts fill the queue of a socket.
         let full = UnixListener::bind_addr(&name("full")).unwrap();
         let listed = super::announcements(port).unwrap();
@@ -259,7 +299,7 @@ mod tests {
             .take_while(|_| super::owner_of(full_name).is_ok())
             .collect();
         assert!(super::owner_of(full_name).is_err());
-        assert!(super::is_announced(port) && is_announced_by_this_user(port));
+        assert!(is_announced(port) && is_announced_by_this_user(port));
         drop((full, waiting));
         // Asked more often than connections fit into the queue of a socket.
         let _announcement = Announcement::of(port).unwrap();
@@ -273,7 +313,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let daemon = DaemonAddress::of(state.path());
         // Other daemons of this machine announce ports of their own, but none the first one, and none 0.
-        let refuses = |target: &str| daemon.refuse(target.parse().unwrap()).is_err();
+        let refuses = |target: &str| refuses(&daemon, target.parse().unwrap());
         assert!(!refuses("127.0.0.1:1"), "there is no daemon yet");
         for listens in ["127.0.0.1:1", "0.0.0.0:1", "[::]:1", "[::1]:1"] {
             std::fs::write(daemon.file(), listens).unwrap();

@@ -253,6 +253,11 @@ impl Scope {
         }
     }
 
+    /// Whether it is one path and all below it.
+    pub(crate) fn is_path(&self) -> bool {
+        matches!(self, Scope::Below(_))
+    }
+
     /// Whether the secret is added to a request.
     pub(crate) fn covers(&self, host: &Host, method: &Method, path: &str) -> bool {
         match self {

@@ -295,6 +295,10 @@ impl http_body::Body for Watched {
             this.found.stray.store(true, Ordering::Relaxed);
             return Poll::Ready(Some(Err("a placeholder is where it does not belong".into())));
         }
+        // No header goes on that was not looked at. By HTTP/1.1 trailers do not go on either.
+        if frame.is_trailers() {
+            return Poll::Ready(None);
+        }
         Poll::Ready(Some(Ok(frame)))
     }
 

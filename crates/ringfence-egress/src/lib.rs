@@ -26,6 +26,7 @@ mod http1;
 mod local;
 mod login;
 mod meter;
+mod model_headers;
 mod note;
 mod passing;
 mod placeholder;

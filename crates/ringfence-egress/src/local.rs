@@ -8,6 +8,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
+use crate::answer::Refusal;
 use crate::broker::{BREATH, Listener};
 use crate::note::{Counted, Note};
 use crate::prefixed::Stream;
@@ -40,11 +41,7 @@ pub(crate) async fn accept(listener: Listener, port: u16, ways: Arc<Ways>) {
 /// To whoever listens there, by the older protocol or by the newer one. Nobody there is a closed connection.
 async fn bring(mut from: impl Stream, port: u16, ways: Arc<Ways>) -> io::Result<()> {
     let mut note = Note::new(&ways.session, &"localhost", port, "local");
-    let refuse_daemon = || {
-        let address = (Ipv4Addr::LOCALHOST, port).into();
-        ways.session.daemon.as_ref().map_or(Ok(()), |daemon| daemon.refuse(address))
-    };
-    if let Err(refusal) = refuse_daemon() {
+    if let Err(refusal) = refuse_daemon(&ways, port).await {
         note.refused(&refusal);
         return Ok(());
     }
@@ -57,7 +54,7 @@ async fn bring(mut from: impl Stream, port: u16, ways: Arc<Ways>) -> io::Result<
         Err(_) => TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await?,
     };
     // The daemon may have been started just then.
-    if let Err(refusal) = refuse_daemon() {
+    if let Err(refusal) = refuse_daemon(&ways, port).await {
         note.refused(&refusal);
         return Ok(());
     }
@@ -65,4 +62,11 @@ async fn bring(mut from: impl Stream, port: u16, ways: Arc<Ways>) -> io::Result<
     note.allowed("network.local");
     let mut to = Counted::new(to, &note);
     copy_bidirectional(&mut from, &mut to).await.map(drop)
+}
+
+async fn refuse_daemon(ways: &Ways, port: u16) -> Result<(), Refusal> {
+    match &ways.session.daemon {
+        Some(daemon) => daemon.refuse((Ipv4Addr::LOCALHOST, port).into()).await,
+        None => Ok(()),
+    }
 }

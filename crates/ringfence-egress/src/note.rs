@@ -41,6 +41,8 @@ pub(crate) struct Note {
     path: Option<String>,
     pub(crate) status: Option<u16>,
     pub(crate) credential: Option<String>,
+    /// Names of headers that were removed from the request.
+    pub(crate) removed: Vec<String>,
     pub(crate) counts: Arc<Counts>,
     forgotten: bool,
     /// Its place among the requests that go on at once.
@@ -68,6 +70,7 @@ impl Note {
             path: None,
             status: None,
             credential: None,
+            removed: Vec::new(),
             counts: Arc::default(),
             forgotten: false,
             place: None,
@@ -138,6 +141,7 @@ impl Note {
             received: self.counts.received.load(Ordering::Relaxed),
             duration_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             credential: self.credential.clone(),
+            removed_headers: self.removed.clone(),
             count: None,
             request: None,
             begun: false,

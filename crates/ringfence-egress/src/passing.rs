@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, SET_COOKIE};
 use http::response::Parts;
 
 use crate::answer::Refusal;
-use crate::meter::{Admitted, Api, Reading, is_limit};
+use crate::meter::{Admitted, Api, Meter, Reading, is_limit};
 use crate::note::Note;
 use crate::request::{Prepared, strip};
 use crate::scrub::Scrub;
@@ -19,9 +19,13 @@ use crate::session::Session;
 /// What is done with an answer while it passes.
 pub(crate) struct Passing {
     reading: Option<Reading>,
-    /// One for each secret that was sent so far, if the host is looked into.
-    scrubs: Vec<Scrub>,
+    /// For the secrets that were sent so far, if the host is looked into.
+    scrub: Scrub,
     sent: Option<Arc<SentSecrets>>,
+    /// How many of these it knows.
+    known: usize,
+    /// Whether the request had a credential: a session that the host opens for it is not for the run.
+    hides_cookies: bool,
     note: Note,
 }
 
@@ -41,10 +45,16 @@ impl Passing {
         }
         let admitted = prepared.admitted;
         let sent = prepared.looked_into.then(|| Arc::clone(&session.sent));
-        let scrubs: Vec<Scrub> = sent.iter().flat_map(|sent| sent.after(0)).map(Scrub::new).collect();
-        scrubs.iter().for_each(|scrub| scrub.headers(&mut parts.headers));
+        let mut known = 0;
+        let secrets = sent.iter().flat_map(|sent| sent.after(&mut known)).chain(prepared.encoded);
+        let scrub = Scrub::new(secrets);
+        let hides_cookies = !prepared.swapped.is_empty();
+        scrub.headers(&mut parts.headers);
+        if hides_cookies {
+            remove_cookies(&mut parts.headers);
+        }
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(Self { reading: None, scrubs, sent, note });
+            return Ok(Self { reading: None, scrub, sent, known, hides_cookies, note });
         }
         // Also before any secret was sent: one may be sent while this answer is under way.
         if sent.is_some() && is_packed(&parts.headers) {
@@ -58,8 +68,10 @@ impl Passing {
                 let reading = reading(session, api, status, &parts.headers, admitted);
                 if prepared.model_credential { reading } else { reading.of_other_account() }
             }),
-            scrubs,
+            scrub,
             sent,
+            known,
+            hides_cookies,
             note,
         })
     }
@@ -71,29 +83,27 @@ impl Passing {
             reading.read(&data);
         }
         if let Some(sent) = &self.sent {
-            self.scrubs.extend(sent.after(self.scrubs.len()).into_iter().map(Scrub::new));
+            self.scrub.add(sent.after(&mut self.known));
         }
-        self.scrubs.iter_mut().fold(data, |data, scrub| scrub.pass(data))
+        self.scrub.pass(data)
     }
 
     /// What was held back, when nothing more comes.
     pub(crate) fn rest(&mut self) -> Bytes {
-        let mut rest = Bytes::new();
-        for scrub in &mut self.scrubs {
-            let held = scrub.pass(rest);
-            rest = [held, scrub.rest().unwrap_or_default()].concat().into();
-        }
-        rest
+        self.scrub.rest()
     }
 
     /// What may go on of what follows a body.
     pub(crate) fn pass_trailers(&self, trailers: &mut HeaderMap) {
-        self.scrubs.iter().for_each(|scrub| scrub.headers(trailers));
+        self.scrub.headers(trailers);
+        if self.hides_cookies {
+            remove_cookies(trailers);
+        }
     }
 
     /// Whether nothing is held back.
     pub(crate) fn is_empty(&self) -> bool {
-        self.scrubs.iter().all(Scrub::is_empty)
+        self.scrub.is_empty()
     }
 
     /// What reads it, if it has to be read to its end by somebody else.
@@ -120,7 +130,12 @@ impl Drop for Passing {
     }
 }
 
-/// What reads an answer with such a head. An error costs nothing that it does not tell.
+fn remove_cookies(headers: &mut HeaderMap) {
+    headers.remove(SET_COOKIE);
+    headers.remove("set-cookie2");
+}
+
+/// What reads an answer with such a head. One whose status says that no work was begun costs nothing that it does not tell.
 pub(crate) fn reading(
     session: &Session,
     api: Api,
@@ -128,8 +143,27 @@ pub(crate) fn reading(
     headers: &HeaderMap,
     admitted: Option<Arc<Admitted>>,
 ) -> Reading {
-    let reading = Reading::new(api, Arc::clone(session.meter()), is_stream(headers), admitted);
-    if status.is_success() { reading } else { reading.of_error() }
+    reading_into(session.meter(), api, status, headers, admitted)
+}
+
+fn reading_into(
+    meter: &Arc<Meter>,
+    api: Api,
+    status: StatusCode,
+    headers: &HeaderMap,
+    admitted: Option<Arc<Admitted>>,
+) -> Reading {
+    let reading = Reading::new(api, Arc::clone(meter), is_stream(headers), admitted);
+    if is_not_started(status) { reading.of_request_not_started() } else { reading }
+}
+
+/// Whether a status says that the server has not begun to work. All others do not: a timeout of something in between, say, is no word of
+/// the model's server.
+fn is_not_started(status: StatusCode) -> bool {
+    matches!(
+        status.as_u16(),
+        301..=303 | 307 | 308 | 400..=405 | 409 | 413 | 415 | 422 | 429 | 503 | 529
+    )
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {
@@ -145,14 +179,16 @@ fn is_packed(headers: &HeaderMap) -> bool {
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
+    use std::sync::Arc;
 
     use bytes::Bytes;
-    use http::HeaderMap;
     use http::header::HeaderValue;
+    use http::{HeaderMap, StatusCode};
 
     use ringfence_workspace::HostPrograms;
 
-    use super::Passing;
+    use super::{Passing, reading_into};
+    use crate::meter::{Api, Budget, Demand, Meter, Prices};
     use crate::note::Note;
     use crate::providers::{Sources, find};
     use crate::request::{Prepared, Target, Watch};
@@ -196,6 +232,24 @@ mod tests {
         assert_eq!(said[http::header::ETAG], "key *****************");
     }
 
+    /// A session of the host would be for all of its paths.
+    #[test]
+    fn cookies_do_not_reach_a_run_that_used_a_credential() {
+        for (swapped, expected) in [(vec![http::header::AUTHORIZATION], 0), (Vec::new(), 2)] {
+            let session = idle_session(Vec::new());
+            let mut prepared = Prepared::default();
+            (prepared.looked_into, prepared.swapped) = (true, swapped);
+            let (mut parts, ()) = http::Response::new(()).into_parts();
+            parts.headers.append("set-cookie", HeaderValue::from_static("session=1"));
+            parts.headers.append("set-cookie2", HeaderValue::from_static("session=1"));
+            let mut trailers = parts.headers.clone();
+            let note = Note::new(&session, &"host.test", 443, "tls");
+            let passing = Passing::begin(&session, prepared, &mut parts, note).unwrap();
+            passing.pass_trailers(&mut trailers);
+            assert_eq!((parts.headers.len(), trailers.len()), (expected, expected));
+        }
+    }
+
     #[test]
     fn secret_that_is_sent_while_an_answer_is_under_way_does_not_pass_in_it() {
         let session = idle_session(Vec::new());
@@ -224,5 +278,30 @@ mod tests {
         let packed = [("content-encoding", "identity"), ("content-encoding", "gzip")];
         assert!(begin(true, &packed).is_err(), "the second header counts too");
         assert!(begin(true, &packed[..1]).is_ok());
+    }
+
+    /// Something between the broker and the model may give up while the model works.
+    #[tokio::test]
+    async fn answer_that_does_not_say_that_nothing_was_begun_counts_at_its_most() {
+        let counted = async |status: u16, body: &'static [u8]| {
+            let demand = Demand { model: "m".into(), input_tokens: 900, ..Demand::default() };
+            let meter =
+                Meter::new(Prices::built_in().unwrap(), Budget { tokens: Some(1000), cost_usd: None });
+            let meter = Arc::new(meter);
+            let admitted = meter.admit(demand).await;
+            let status = StatusCode::from_u16(status).unwrap();
+            let mut reading = reading_into(&meter, Api::Chat, status, &HeaderMap::new(), admitted);
+            reading.read(body);
+            drop(reading);
+            meter.total().input_tokens
+        };
+        for status in [200, 304, 408, 499, 500, 502, 504, 520, 522, 524] {
+            assert_eq!(counted(status, b"error").await, 900, "{status}");
+        }
+        for status in [301, 307, 400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503, 529] {
+            assert_eq!(counted(status, b"error").await, 0, "{status}");
+        }
+        let told = b"{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":0}}";
+        assert_eq!(counted(502, told).await, 7);
     }
 }

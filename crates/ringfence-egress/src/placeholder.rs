@@ -6,6 +6,8 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::Value;
 
+/// No more may stand beside a placeholder in basic authentication.
+const MAX_USER_BYTES: usize = 256;
 /// How many random bytes tell a placeholder from anything else.
 const BYTES: usize = 16;
 
@@ -65,6 +67,9 @@ impl Placeholder {
             "basic" if self.password => {
                 let decoded = String::from_utf8(STANDARD.decode(rest).ok()?).ok()?;
                 let (user, password) = decoded.split_once(':')?;
+                if decoded.len() > self.text.len() + MAX_USER_BYTES {
+                    return None;
+                }
                 let fits = |part: &str| part == self.text;
                 let real = |part: &str| if fits(part) { secret.to_owned() } else { part.to_owned() };
                 let honest = fits(user) || (fits(password) && !self.is_in(user.as_bytes()));
@@ -147,6 +152,9 @@ mod tests {
         assert!(readings(header.as_bytes()).any(|reading| placeholder.is_in(&reading)));
         let swapped = placeholder.swap(&header, "real").unwrap();
         assert!(readings(swapped.as_bytes()).any(|reading| *reading == *b"x:real"));
+        let long = format!("{}:{}", "x".repeat(300), placeholder.text());
+        let long = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(long));
+        assert_eq!(placeholder.swap(&long, "real"), None, "the user name is too long");
     }
 
     #[test]

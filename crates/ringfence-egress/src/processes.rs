@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use crate::process_table::{ProcessTable, read_entry};
 
@@ -42,13 +43,46 @@ pub fn holders(inode: u64) -> Vec<PathBuf> {
     processes().filter(|process| holds(process, inode)).collect()
 }
 
+/// Whether all of some sockets are held by processes of runs, and none by another process. Each process is looked at once. Not if
+/// that takes longer.
+pub(crate) fn are_held_by_runs_alone(inodes: &HashSet<u64>, until: Instant) -> bool {
+    let of_runs: HashSet<PathBuf> = ProcessTable::read().below_gates().into_iter().collect();
+    let others = processes().filter(|process| !of_runs.contains(process));
+    for process in others {
+        // One that was started since may be of a run.
+        if Instant::now() >= until
+            || (sockets(&process).any(|inode| inodes.contains(&inode)) && !is_below_gate(&process))
+        {
+            return false;
+        }
+    }
+    let mut held = HashSet::new();
+    for process in of_runs {
+        for inode in sockets(&process).filter(|inode| inodes.contains(inode)) {
+            held.insert(inode);
+        }
+        if held.len() == inodes.len() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+    }
+    false
+}
+
+/// The sockets that a process is seen to hold.
+fn sockets(process: &Path) -> impl Iterator<Item = u64> {
+    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    descriptors.filter_map(|entry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    })
+}
+
 /// Whether a process is seen to hold a socket.
 fn holds(process: &Path, inode: u64) -> bool {
-    let wanted = format!("socket:[{inode}]");
-    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    descriptors
-        .into_iter()
-        .any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == wanted.as_str()))
+    sockets(process).any(|held| held == inode)
 }
 
 pub(crate) fn processes() -> impl Iterator<Item = PathBuf> {

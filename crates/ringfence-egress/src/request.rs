@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    IF_RANGE, RANGE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
@@ -100,7 +100,9 @@ pub(crate) struct Prepared {
     /// Whether the credential of the agent CLI's own model was added.
     pub(crate) model_credential: bool,
     /// The headers that hold a secret.
-    swapped: Vec<HeaderName>,
+    pub(crate) swapped: Vec<HeaderName>,
+    /// What the host could repeat of this request alone, besides the secrets of the session.
+    pub(crate) encoded: Vec<Secret>,
     /// The login that was used, and its token.
     login: Option<(Arc<Login>, Secret)>,
     /// How its answer tells what was used.
@@ -161,18 +163,22 @@ pub(crate) async fn prepare(
             check_unused(credential, target, parts)?;
         } else if credential.travels(target.secure) {
             apply(ways, target, credential, &mut parts.headers, &mut prepared, note).await?;
+            check_other_paths(credential, target, parts)?;
         }
     }
     check_authentication(parts, &prepared)?;
-    remove_others(&mut parts.headers, &prepared.swapped);
+    match prepared.model_credential {
+        true => note.removed = session.model_headers.remove_others(&mut parts.headers, &prepared.swapped),
+        false => remove_others(&mut parts.headers, &prepared.swapped),
+    }
     // With a key of its own a run uses another account, and could have any usage and any limit told of it.
     prepared.api = prepared.api.filter(|_| session.is_bounded() || prepared.model_credential);
     if looked {
-        gateway_headers::remove(&mut parts.headers);
+        if !prepared.model_credential {
+            gateway_headers::remove(&mut parts.headers);
+        }
         // What is packed or cut into pieces cannot be read here.
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        parts.headers.remove(RANGE);
-        parts.headers.remove(IF_RANGE);
     }
     if parts.headers.get(HOST).is_none_or(|host| host != &target.authority) {
         let host = target.authority.parse().map_err(|_| Refusal::bad("the host cannot be written"))?;
@@ -193,13 +199,14 @@ async fn apply(
     note: &mut Note,
 ) -> Result<(), Refusal> {
     let applied = credential.apply(headers, &ways.login_client).await;
-    let Applied { secrets, headers: swapped } = applied.map_err(|error| no_login(&error))?;
+    let Applied { secrets, encoded, headers: swapped } = applied.map_err(|error| no_login(&error))?;
     if let Some(first) = secrets.first() {
         note.credential = Some(credential.name().to_owned());
         let login = || Some((credential.login()?.clone(), first.clone()));
         prepared.login = prepared.login.take().or_else(login);
         prepared.model_credential |= !credential.named;
         prepared.swapped.extend(swapped);
+        prepared.encoded.extend(encoded);
         ways.session.sent.add(&secrets);
     }
     // What is left of a placeholder is where the host might repeat it.
@@ -214,6 +221,43 @@ fn check_unused(credential: &Credential, target: &Target, parts: &Parts) -> Resu
     let (method, path) = (&parts.method, parts.uri.path().escape_debug());
     let message = format!("{} is not used for {method} {path} at {}", credential.name(), target.host);
     Err(Refusal::new(StatusCode::FORBIDDEN, "credential-path", message))
+}
+
+/// Refuses a request with a credential of one path whose headers name another one.
+fn check_other_paths(credential: &Credential, target: &Target, parts: &Parts) -> Result<(), Refusal> {
+    let is_other = |(name, value): &(&HeaderName, &HeaderValue)| {
+        let name = name.as_str().replace('_', "-");
+        let covers = |path: &str| credential.scope.covers(&target.host, &parts.method, path);
+        match name.as_str() {
+            "destination" => !path_of(value, target).is_some_and(covers),
+            // The source is in another namespace than the path.
+            name => SOURCES.iter().any(|word| name.contains(word)),
+        }
+    };
+    if !credential.scope.is_path() {
+        return Ok(());
+    }
+    let Some((name, _)) = parts.headers.iter().find(is_other) else { return Ok(()) };
+    let message = format!(
+        "`{name}` names another path than {}, to which {} belongs",
+        parts.uri.path().escape_debug(),
+        credential.name()
+    );
+    Err(Refusal::new(StatusCode::FORBIDDEN, "credential-path", message))
+}
+
+/// What is in the name of a header by which an object is copied or renamed from elsewhere.
+const SOURCES: [&str; 3] = ["copy-source", "rename-source", "source-url"];
+
+/// The path of an address, if it is at this host.
+fn path_of<'a>(value: &'a HeaderValue, target: &Target) -> Option<&'a str> {
+    let text = value.to_str().ok()?;
+    if text.starts_with('/') && !text.starts_with("//") {
+        return Some(text);
+    }
+    let rest = text.strip_prefix(if target.secure { "https://" } else { "http://" })?;
+    let (authority, _) = rest.split_once('/')?;
+    target.is(authority).then(|| &rest[authority.len()..])
 }
 
 /// Refuses a request with a swapped credential whose query authenticates too, or names another method.
@@ -509,4 +553,56 @@ impl Watch {
 pub(crate) fn strayed(target: &Target) -> Refusal {
     let message = format!("the body held a placeholder that does not belong to {}", target.host);
     Refusal::new(StatusCode::FORBIDDEN, "placeholder", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::{HeaderName, HeaderValue};
+
+    use super::{Target, check_other_paths};
+    use crate::credential::{Credential, Inside};
+    use crate::endpoints::Scope;
+
+    #[test]
+    fn header_that_names_a_path_outside_of_a_credential_is_refused() {
+        let target = Target::new(true, "host.test".parse().unwrap(), 443);
+        let refused = |scope: Scope, name: &'static str, value: &'static str| {
+            let credential = Credential {
+                name: "c".into(),
+                hosts: vec!["host.test".parse().unwrap()],
+                swaps: Vec::new(),
+                named: true,
+                scope,
+                in_the_clear: false,
+                header: None,
+                inside: Inside::default(),
+            };
+            let (mut parts, ()) =
+                http::Request::builder().method("COPY").uri("/team/a").body(()).unwrap().into_parts();
+            parts.headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+            check_other_paths(&credential, &target, &parts).is_err()
+        };
+        let team = || Scope::below("team").unwrap();
+        for (name, value) in [
+            ("destination", "/other"),
+            ("destination", "/team/../other"),
+            ("destination", "/team/%2e%2e/other"),
+            ("destination", "//evil.test/team/b"),
+            ("destination", "https://host.test/other"),
+            ("destination", "https://evil.test/team/b"),
+            ("destination", "https://host.test.evil.test/team/b"),
+            ("destination", "http://host.test/team/b"),
+            ("destination", "team/b"),
+            ("x-amz-copy-source", "/team/b"),
+            ("x_ms_copy_source", "https://host.test/other"),
+            ("x-ms-rename-source", "/other"),
+        ] {
+            assert!(refused(team(), name, value), "{name}: {value}");
+            assert!(!refused(Scope::All, name, value), "{name}: {value} with a credential of the whole host");
+        }
+        for value in ["/team/b", "https://host.test/team/b", "https://host.test:443/team/b"] {
+            assert!(!refused(team(), "destination", value), "{value}");
+        }
+        assert!(!refused(team(), "overwrite", "T"));
+    }
 }

@@ -21,7 +21,9 @@ use crate::daemon::DaemonAddress;
 use crate::endpoints::{Scope, Use, is_provider, provider_use};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
+use crate::model_headers::ModelHeaders;
 use crate::sent_secrets::SentSecrets;
+use crate::tunnel::MAX_STREAMS;
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
 
 /// What a run is given.
@@ -44,6 +46,8 @@ pub struct Setup {
     pub resolver: Option<Arc<dyn Resolve>>,
     /// The daemon, which is never dialled.
     pub daemon: Option<DaemonAddress>,
+    /// Headers that go to a model beside its credential, besides those of agent CLIs: names, or `x-name-*`.
+    pub model_headers: Vec<String>,
 }
 
 /// Why there is no session.
@@ -55,6 +59,11 @@ pub enum SessionError {
     /// There is a budget, and requests to this address of the model, by the name of the setting that holds it, are not counted.
     #[error("the run has a budget, and requests to the address of the model in `{0}` cannot be counted")]
     Uncounted(String),
+    /// The settings name a header that cannot be one.
+    #[error(
+        "`{0}` in `broker.model_headers` is not the name of a header: write `x-name`, or `x-name-*` for all that begin so"
+    )]
+    Header(String),
     /// The system could not.
     #[error("the broker cannot work: {0}")]
     Io(#[from] io::Error),
@@ -76,6 +85,8 @@ pub struct Session {
     pub(crate) bodies: Semaphore,
     /// For requests whose answers are held on their way: by HTTP/2, and of the proxy itself.
     pub(crate) exchanges: Arc<Semaphore>,
+    /// For connections by HTTP/2. Clients that get none speak HTTP/1.1.
+    pub(crate) http2_connections: Arc<Semaphore>,
     /// What was put on the wire.
     pub(crate) sent: Arc<SentSecrets>,
     audit: OnceLock<Audit>,
@@ -84,6 +95,8 @@ pub struct Session {
     resolver: Option<Arc<dyn Resolve>>,
     pub(crate) daemon: Option<DaemonAddress>,
     tls: Arc<Tls>,
+    /// Which headers go along with the credential of a model.
+    pub(crate) model_headers: ModelHeaders,
 }
 
 /// An address at which the user has put the model.
@@ -122,6 +135,8 @@ pub(crate) type Busy = Arc<()>;
 const MAX_HELD_BODIES: usize = 4;
 /// So many requests by HTTP/2, and of the proxy itself, go on at once, whatever the number of connections.
 const MAX_EXCHANGES: usize = 256;
+/// Connections by HTTP/2 at once. Each request on one of them has a place among the exchanges, so none waits with its headers.
+const MAX_HTTP2_CONNECTIONS: usize = MAX_EXCHANGES / MAX_STREAMS as usize;
 /// Bytes of an answer that are held of a host, for each request by HTTP/1.1 and by HTTP/2, and for each connection by HTTP/2.
 const HOST_BUFFER: usize = 64 << 10;
 const HOST_WINDOW: u32 = 512 << 10;
@@ -164,8 +179,8 @@ const NO_PROXY: [&str; 2] = ["NO_PROXY", "no_proxy"];
 impl Session {
     /// A session of a run. Nothing is served yet.
     pub fn new(setup: Setup) -> Result<Self, SessionError> {
-        let Setup { network, credentials, connect_to, roots: more, prices, budget, ask, resolver, daemon } =
-            setup;
+        let Setup { network, credentials, connect_to, roots: more, prices, budget, .. } = setup;
+        let Setup { ask, resolver, daemon, model_headers, .. } = setup;
         Ok(Self {
             network,
             credentials,
@@ -177,6 +192,7 @@ impl Session {
             busy: Busy::default(),
             bodies: Semaphore::new(MAX_HELD_BODIES),
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+            http2_connections: Arc::new(Semaphore::new(MAX_HTTP2_CONNECTIONS)),
             sent: Arc::default(),
             audit: OnceLock::new(),
             audit_state: Arc::default(),
@@ -184,6 +200,7 @@ impl Session {
             resolver,
             daemon,
             tls: Arc::new(Tls::new(more)?),
+            model_headers: ModelHeaders::with_named(model_headers).map_err(SessionError::Header)?,
         })
     }
 
@@ -441,6 +458,7 @@ fn idle_setup(credentials: Vec<Credential>) -> Setup {
         ask: None,
         resolver: None,
         daemon: None,
+        model_headers: Vec::new(),
     }
 }
 

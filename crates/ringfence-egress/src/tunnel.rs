@@ -15,7 +15,6 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::forward::forward_or_answer;
 use crate::hello::{Kind, read_hello};
-use crate::http1::LONGEST_HEAD;
 use crate::note::{Counted, Note};
 use crate::prefixed::{Prefixed, Stream};
 use crate::relay::relay;
@@ -28,12 +27,14 @@ pub(crate) const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const IDLE_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Streams of one connection at once.
-const MAX_STREAMS: u32 = 100;
+pub(crate) const MAX_STREAMS: u32 = 32;
+/// Bytes of the headers of one request, as HTTP/2 counts them: in memory they are a multiple.
+const MAX_HEADER_LIST_BYTES: u32 = 32 << 10;
 /// Bytes of an answer that are held for a client that does not read, for each stream.
 const STREAM_BUFFER: usize = 32 << 10;
 /// Bytes of requests that are held for a host that does not take them: for each stream, and for each connection.
 const STREAM_WINDOW: u32 = 64 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 256 << 10;
 
 /// A tunnel that the policy allows.
 pub(crate) struct Tunnel {
@@ -122,10 +123,14 @@ impl Tunnel {
         if used_for == Use::Requests || encrypted {
             note.allowed(&self.rule);
             // A name that is asked for in secret is not known to us either, and so the client learns.
-            let accepted = self.terminate(&ways, Prefixed::new(bytes, client)).await?;
-            match accepted.get_ref().1.alpn_protocol() {
-                Some(b"h2") => serve_http2(ways, accepted, self.target(true)).await,
-                _ => relay(ways, accepted, self.target(true)).await,
+            let place = Arc::clone(&ways.session.http2_connections).try_acquire_owned().ok();
+            let accepted = self.terminate(&ways, Prefixed::new(bytes, client), place.is_some()).await?;
+            match (accepted.get_ref().1.alpn_protocol(), place) {
+                (Some(b"h2"), Some(_place)) => serve_http2(ways, accepted, self.target(true)).await,
+                (_, place) => {
+                    drop(place);
+                    relay(ways, accepted, self.target(true)).await;
+                }
             }
             return Ok(Served::Requests);
         }
@@ -154,8 +159,9 @@ impl Tunnel {
         &self,
         ways: &Ways,
         client: impl Stream,
+        speaks_http2: bool,
     ) -> Result<tokio_rustls::server::TlsStream<impl Stream>, End> {
-        let config = ways.session.authority.server(&self.host).map_err(|_| End::Io)?;
+        let config = ways.session.authority.server(&self.host, speaks_http2).map_err(|_| End::Io)?;
         let accepted = timeout(HELLO_PATIENCE, TlsAcceptor::from(config).accept(client)).await;
         Ok(accepted.map_err(|_| End::Refused("slow"))??)
     }
@@ -211,7 +217,7 @@ async fn serve_http2(ways: Arc<Ways>, client: impl Stream, target: Target) {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(LONGEST_HEAD).unwrap_or(u32::MAX))
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
         // What a client does not read, and what a host does not take, is held here.
         .max_send_buf_size(STREAM_BUFFER)
         .initial_stream_window_size(STREAM_WINDOW)

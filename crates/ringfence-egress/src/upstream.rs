@@ -14,7 +14,7 @@ use hickory_resolver::TokioResolver;
 use http::{StatusCode, Uri};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
-use ringfence_core::policy::{Host, Network, parse_authority};
+use ringfence_core::policy::{Denial, Host, Network, parse_authority};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::answer::Refusal;
-use crate::daemon::DaemonAddress;
+use crate::daemon::{DaemonAddress, is_of_this_machine};
 use crate::request::{Target, ordinary_port};
 use crate::session::system_bundle;
 
@@ -88,6 +88,16 @@ pub(crate) struct Upstream {
     inward: bool,
     /// The daemon, which is never dialled for a run.
     daemon: Option<DaemonAddress>,
+    /// Whether an address is one of this machine.
+    is_own: fn(IpAddr) -> bool,
+}
+
+/// An address that may be dialled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Allowed {
+    address: SocketAddr,
+    /// Whether it is one of this machine.
+    is_own: bool,
 }
 
 impl Upstream {
@@ -102,7 +112,7 @@ impl Upstream {
                 TokioResolver::builder_tokio().and_then(|b| b.build()).map_err(io::Error::other)?,
             )),
         };
-        Ok(Self { network, connect_to, resolver, inward: false, daemon: None })
+        Ok(Self { network, connect_to, resolver, inward: false, daemon: None, is_own: is_of_this_machine })
     }
 
     /// The same for hosts that a person has named, and no run: they may be of the person's own network. Where machines ask
@@ -117,19 +127,22 @@ impl Upstream {
     }
 
     /// Refuses the daemon's address, by whatever name or rule it was found.
-    fn refuse_daemon(&self, address: SocketAddr) -> Result<(), Refusal> {
-        self.daemon.as_ref().map_or(Ok(()), |daemon| daemon.refuse(address))
+    async fn refuse_daemon(&self, Allowed { address, is_own }: Allowed) -> Result<(), Refusal> {
+        match self.daemon.as_ref().filter(|_| is_own) {
+            Some(daemon) => daemon.refuse(address).await,
+            None => Ok(()),
+        }
     }
 
     /// A connection to a host that the policy allows, at an address that it allows.
     pub(crate) async fn dial(&self, host: &Host, port: u16) -> Result<TcpStream, Refusal> {
         let mut last = None;
-        for address in self.addresses(host, port).await? {
-            self.refuse_daemon(address)?;
-            match timeout(CONNECT_PATIENCE, TcpStream::connect(address)).await {
+        for allowed in self.addresses(host, port).await? {
+            self.refuse_daemon(allowed).await?;
+            match timeout(CONNECT_PATIENCE, TcpStream::connect(allowed.address)).await {
                 Ok(Ok(stream)) => {
                     // It may have been started just then.
-                    self.refuse_daemon(address)?;
+                    self.refuse_daemon(allowed).await?;
                     let _ = stream.set_nodelay(true);
                     return Ok(stream);
                 }
@@ -140,9 +153,10 @@ impl Upstream {
         Err(Refusal::unreachable(last.unwrap_or_else(|| format!("{host} has no address"))))
     }
 
-    async fn addresses(&self, host: &Host, port: u16) -> Result<Vec<SocketAddr>, Refusal> {
+    async fn addresses(&self, host: &Host, port: u16) -> Result<Vec<Allowed>, Refusal> {
+        let allowed = |address: SocketAddr| Allowed { address, is_own: (self.is_own)(address.ip()) };
         if let Some(given) = self.connect_to.0.get(&(host.clone(), port)) {
-            return Ok(vec![*given]);
+            return Ok(vec![allowed(*given)]);
         }
         let found = match host {
             Host::Address(address) => vec![*address],
@@ -155,21 +169,33 @@ impl Upstream {
                 }
             },
         };
-        let mut allowed = Vec::new();
-        let mut denied = None;
+        let (mut accepted, mut denied) = (Vec::new(), None);
         for address in found {
+            let found = SocketAddr::new(address.to_canonical(), port);
             match self.network.judge_address(host, address, port) {
-                Err(_) if self.inward && !is_link_local(address) => {
-                    allowed.push(SocketAddr::new(address.to_canonical(), port));
-                }
-                Ok(()) => allowed.push(SocketAddr::new(address.to_canonical(), port)),
+                Err(_) if self.inward && !is_link_local(address) => accepted.push(allowed(found)),
+                Ok(()) => match allowed(found) {
+                    Allowed { is_own: true, .. } if !self.may_be_own(host, found) => {
+                        denied = Some(Denial::Private { host: host.clone(), address: found.ip() });
+                    }
+                    allowed => accepted.push(allowed),
+                },
                 Err(denial) => denied = Some(denial),
             }
         }
         match denied {
-            Some(denial) if allowed.is_empty() => Err(denial.into()),
-            _ => Ok(allowed),
+            Some(denial) if accepted.is_empty() => Err(denial.into()),
+            _ => Ok(accepted),
         }
+    }
+
+    /// Whether a host may be at this address of this machine: services of the machine are reached by its public addresses as by
+    /// others, so the address itself has to be named.
+    fn may_be_own(&self, host: &Host, found: SocketAddr) -> bool {
+        let itself = Host::Address(found.ip());
+        self.inward
+            || *host == itself
+            || self.network.allow.iter().any(|rule| rule.matches(&itself, found.port()))
     }
 }
 
@@ -370,6 +396,45 @@ impl AsyncWrite for Wire {
         match self.get_mut() {
             Wire::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Wire::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    use ringfence_core::policy::{Network, NetworkMode};
+
+    use super::{Answer, ConnectTo, Resolve, Upstream};
+
+    const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(93, 184, 216, 34));
+
+    struct Fixed;
+
+    impl Resolve for Fixed {
+        fn resolve<'a>(&'a self, _: &'a str) -> Answer<'a> {
+            Box::pin(async { Ok(vec![OWN]) })
+        }
+    }
+
+    /// The services of a machine are at its public address, too.
+    #[tokio::test]
+    async fn name_at_own_public_address_needs_the_address_named() {
+        for (allow, host, is_own, expected) in [
+            (&["good.test"][..], "good.test", true, false),
+            (&["good.test"], "good.test", false, true),
+            (&["good.test", "93.184.216.34"], "good.test", true, true),
+            (&["93.184.216.34"], "93.184.216.34", true, true),
+        ] {
+            let allow = allow.iter().map(|rule| rule.parse().unwrap()).collect();
+            let network =
+                Network { mode: NetworkMode::Allow, allow, deny: Vec::new(), ask: false, local: Vec::new() };
+            let mut upstream = Upstream::new(network, ConnectTo::default(), Some(Arc::new(Fixed))).unwrap();
+            upstream.is_own = if is_own { |_| true } else { |_| false };
+            let found = upstream.addresses(&host.parse().unwrap(), 443).await;
+            assert_eq!(found.is_ok(), expected, "{host} {is_own}: {found:?}");
         }
     }
 }

@@ -112,6 +112,7 @@ impl Scene {
             ask,
             resolver: Some(Arc::new(Scripted)),
             daemon: None,
+            model_headers: Vec::new(),
         };
         let session = Session::new(setup).unwrap();
         let trusted = session.bundle("");
@@ -1056,4 +1057,38 @@ fn malformed_requests_are_recorded() {
     assert_eq!(blocked.len(), garbage.len() + 1, "{blocked:#?}");
     assert!(blocked.iter().any(|entry| entry.rule == "malformed-tls" && entry.host == "good.test"));
     assert!(blocked.iter().filter(|entry| entry.rule == "malformed" && entry.host == "-").count() >= 4);
+}
+
+/// A gateway takes another host, account or configuration from headers of its own.
+#[test]
+fn headers_of_gateways_do_not_go_with_a_model_credential() {
+    let mut scene = Scene::new();
+    let placeholder = scene.placeholder.clone();
+    let foreign = [
+        ("x-portkey-config", r#"{"custom_host":"https://evil.test"}"#),
+        ("x_portkey_custom_host", "https://evil.test"),
+        ("helicone-fallbacks", r#"[{"target-url":"https://evil.test"}]"#),
+        ("helicone-auth", "Bearer evil"),
+        ("x-litellm-api-key", "evil"),
+        ("cf-aig-authorization", "Bearer evil"),
+        ("openai-organization", "evil"),
+        ("sec-websocket-protocol", "realtime, openai-insecure-api-key.evil"),
+        ("request-range", "bytes=0-evil"),
+        ("x-ms-range", "bytes=0-evil"),
+        ("x-of-tomorrow", "evil"),
+    ];
+    let own = [("anthropic-beta", "b"), ("x-stainless-lang", "js"), ("x-claude-code-session-id", "s")];
+    for protocol in [&b"http/1.1"[..], b"h2"] {
+        let key = [("x-api-key", placeholder.as_str())];
+        let headers = [&foreign[..], &own, &key].concat();
+        assert_eq!(scene.ask(protocol, "GET", "/v1/models", &headers).0, 200);
+        let request = scene.server.requests().pop().unwrap();
+        let values: Vec<&String> = request.headers.values().collect();
+        assert!(!format!("{values:?}").contains("evil"), "{request:?}");
+        assert_eq!(request.headers["x-api-key"], "sk-ant-api03-REAL");
+        assert!(own.iter().all(|(name, value)| request.headers[*name] == *value), "{request:?}");
+    }
+    let removed: Vec<String> = scene.entries().into_iter().flat_map(|entry| entry.removed_headers).collect();
+    assert_eq!(removed.len(), foreign.len(), "each once: {removed:?}");
+    assert!(foreign.iter().all(|(name, _)| removed.iter().any(|one| one == name)), "{removed:?}");
 }

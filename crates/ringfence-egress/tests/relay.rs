@@ -38,6 +38,7 @@ impl Scene {
             ask: None,
             resolver: None,
             daemon: None,
+            model_headers: Vec::new(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let door = listener.local_addr().unwrap();

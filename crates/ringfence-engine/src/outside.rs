@@ -49,6 +49,8 @@ pub struct Outside {
     pub named: Vec<String>,
     /// The hosts of gateways to which a login may be sent.
     pub login_gateways: Vec<HostRule>,
+    /// Request headers that go to a model beside its credential, besides those of the agent CLIs.
+    pub model_headers: Vec<String>,
     /// What tokens cost, if not what the built-in list says.
     pub prices: Option<Prices>,
     /// What earlier runs of the same task have used of its budget.
@@ -129,7 +131,7 @@ pub(crate) fn session(
     credentials: Vec<Credential>,
     addresses: &[(&str, &str)],
 ) -> Result<Option<Session>, OutsideError> {
-    let Outside { connect_to, roots, prices, ask, learn, state, spent, .. } = &job.outside;
+    let Outside { connect_to, roots, prices, ask, learn, state, spent, model_headers, .. } = &job.outside;
     let closed = policy.network.mode == NetworkMode::Open || policy.reaches_nothing();
     if !learn && closed {
         return Ok(None);
@@ -144,6 +146,7 @@ pub(crate) fn session(
         ask: ask.clone(),
         resolver: None,
         daemon: Some(DaemonAddress::of(state)),
+        model_headers: model_headers.clone(),
     };
     let session = Session::new(setup)?.with_model_at(addresses.iter().copied())?;
     session.meter().count_earlier(*spent);

@@ -241,7 +241,7 @@ pub fn run(
     let started = Instant::now();
     let workspace = Directory::open_known(job.workspace.host().as_path(), job.workspace_id)?;
     let run = job.run.clone().map_or_else(clock::new_run_id, Ok)?;
-    let Planned { plan, redactor, mut notices, session } = plan(job, backend, runs, &run)?;
+    let Planned { plan, redactor, mut notices, uncounted, session } = plan(job, backend, runs, &run)?;
     // Before the import, which writes in git directories.
     let (_active, lost_runs) = runs.note_active(&run)?;
     let mut lost = executed::search_lost(runs, &lost_runs, &job.outside.home);
@@ -263,7 +263,8 @@ pub fn run(
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
     let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
-    let warnings: Vec<String> = staged.iter().flat_map(|staged| staged.warnings()).collect();
+    let warnings = staged.iter().flat_map(|staged| staged.warnings());
+    let warnings: Vec<String> = warnings.chain(uncounted).collect();
     notices.extend(lost.iter().cloned());
     let record = record(job, backend, &plan, &redactor, &notices);
     open.begin(&record)?;
@@ -396,6 +397,8 @@ struct Planned {
     plan: Plan,
     redactor: Redactor,
     notices: Vec<String>,
+    /// Of these the one about hosts that a budget does not count: a warning, too.
+    uncounted: Option<String>,
     /// With the broker, if it is let out.
     session: Option<Session>,
 }
@@ -468,9 +471,9 @@ fn plan(job: &Job<'_>, backend: &dyn Backend, runs: &Runs, run: &RunId) -> Resul
     let unreached = reach_host(job, backend, &mut plan.request);
     let notices = job.notices.iter().cloned().chain(line.notices).chain(backend.notices());
     let uncounted = outside::uncounted_hosts(&job.policy, session.as_ref());
-    let notices = notices.chain(unreached).chain(unknown).chain(uncounted);
+    let notices = notices.chain(unreached).chain(unknown).chain(uncounted.clone());
     let notices = notices.collect();
-    Ok(Planned { plan, redactor, notices, session })
+    Ok(Planned { plan, redactor, notices, uncounted, session })
 }
 
 /// Whether a run gets private git directories.

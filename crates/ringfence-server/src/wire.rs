@@ -725,6 +725,9 @@ pub(crate) struct NetEntry {
     /// The credential that was used, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) credential: Option<String>,
+    /// Names of headers that were removed from the request, each once for a run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) removed_headers: Vec<String>,
     /// For how many requests it stands, where the audit only counts them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) count: Option<u64>,
@@ -746,6 +749,7 @@ impl From<AuditEntry> for NetEntry {
             received: entry.received,
             duration_ms: entry.duration_ms,
             credential: entry.credential,
+            removed_headers: entry.removed_headers,
             count: entry.count,
         }
     }

@@ -333,6 +333,7 @@ impl Installation {
             roots,
             named: settings.credentials.clone(),
             login_gateways: settings.login_gateways.clone(),
+            model_headers: settings.model_headers.clone(),
             prices,
             ask: None,
             learn: false,

@@ -128,6 +128,12 @@ pub const KEYS: &[Key] = &[
         Some("[]"),
         "hosts of gateways (`base_url`) to which the login of a Claude or ChatGPT subscription may be sent; to others only a key is",
     ),
+    key(
+        "broker.model_headers",
+        Kind::Texts,
+        Some("[]"),
+        "more request headers that go to a model beside its credential, such as `x-portkey-config` or `helicone-*`; those of the agent CLIs go, all others are removed",
+    ),
     key("broker.prices_file", Kind::Path, None, "what tokens cost, in the form of the built-in list")
         .env(&["RINGFENCE_PRICES_FILE"]),
     key(

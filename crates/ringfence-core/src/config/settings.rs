@@ -149,6 +149,8 @@ pub struct BrokerSettings {
     pub credentials: Vec<String>,
     /// Hosts of gateways (`base_url`) to which the login of a subscription may be sent.
     pub login_gateways: Vec<HostRule>,
+    /// Request headers that go to a model beside its credential, besides those of the agent CLIs: names, or `x-name-*`.
+    pub model_headers: Vec<String>,
     /// What tokens cost.
     pub prices_file: Option<PathBuf>,
     /// Where the login of Claude Code is, in the place of `~/.claude`.

@@ -51,8 +51,8 @@ pub(crate) struct Reading {
     finished: BTreeSet<u64>,
     /// The request, if the run has a budget: it counts as its most unless the answer tells.
     admitted: Option<Arc<Admitted>>,
-    /// Whether it is an error, which costs nothing that it does not tell.
-    is_error: bool,
+    /// Whether no work was begun for the request, which costs nothing that the answer does not tell.
+    not_started: bool,
     /// Whether the request was without the credential of the model.
     of_other_account: bool,
 }
@@ -88,7 +88,7 @@ impl Reading {
         let text = if streams { Text::Line(Vec::new()) } else { Text::Whole(Scanner::default()) };
         let (used, counted) = (Used::default(), Used::default());
         let (told, finished) = (Told::default(), BTreeSet::new());
-        let (is_error, of_other_account) = (false, false);
+        let (not_started, of_other_account) = (false, false);
         Self {
             api,
             meter,
@@ -99,7 +99,7 @@ impl Reading {
             told,
             finished,
             admitted,
-            is_error,
+            not_started,
             of_other_account,
         }
     }
@@ -110,9 +110,10 @@ impl Reading {
         self
     }
 
-    /// Reads the answer with an error status. Its request is on its way until it is read: a server may tell usage in it.
-    pub(crate) fn of_error(mut self) -> Self {
-        self.is_error = true;
+    /// Reads an answer whose status says that no work was begun. Its request is on its way until it is read: a server may tell usage
+    /// in it.
+    pub(crate) fn of_request_not_started(mut self) -> Self {
+        self.not_started = true;
         self
     }
 
@@ -173,7 +174,7 @@ impl Reading {
         }
         let Some(admitted) = self.admitted.take() else { return };
         admitted.settle();
-        if self.is_error {
+        if self.not_started {
             return;
         }
         // A half that was not told to its end counts as its most. One that has told what it read, and broke off, has told that much.
@@ -418,7 +419,8 @@ mod tests {
         let meter = meter(Budget { tokens: Some(1000), cost_usd: None });
         let demand = || Demand { model: "m".into(), input_tokens: 900, ..Demand::default() };
         let admitted = meter.admit(demand()).await;
-        let mut reading = Reading::new(Api::Chat, Arc::clone(&meter), false, admitted).of_error();
+        let mut reading =
+            Reading::new(Api::Chat, Arc::clone(&meter), false, admitted).of_request_not_started();
         let second = || tokio::time::timeout(std::time::Duration::from_millis(50), meter.admit(demand()));
         assert!(second().await.is_err(), "the first is not read");
         reading.read(b"{\"error\":{},\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}");

@@ -1,5 +1,6 @@
 //! `ringfence runs`: what happened.
 
+use std::fmt::Write;
 use std::process::ExitCode;
 
 use ringfence_core::event::GitRef;
@@ -114,13 +115,22 @@ fn net(desk: &dyn Desk, id: &RunId, json: bool) -> anyhow::Result<()> {
             entry.sent.to_string(),
             entry.received.to_string(),
             format!("{:.1} s", entry.duration_ms as f64 / 1000.0),
-            entry
-                .credential
-                .map_or(entry.rule.clone(), |credential| format!("{} ({credential})", entry.rule)),
+            rule(entry.rule, entry.credential.as_deref(), &entry.removed_headers),
         ]
     }));
     terminal::table(&table);
     Ok(())
+}
+
+/// The rule that decided, with the credential that was used and the headers that were removed.
+fn rule(mut rule: String, credential: Option<&str>, removed: &[String]) -> String {
+    if let Some(credential) = credential {
+        let _ = write!(rule, " ({credential})");
+    }
+    if !removed.is_empty() {
+        let _ = write!(rule, ", removed: {}", removed.join(", "));
+    }
+    rule
 }
 
 /// A host as it is shown in a table: `--json` shows all of one that no name can be as long as.
