@@ -13,14 +13,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 use super::checked_out::CheckedOut;
 use super::committed::{self, Committed, Configured, Protected, Staged};
-use super::confine;
 use super::indirect::{Budget, Located, Reach, configured};
+use super::linked::{self, Linked, Real};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
 use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
@@ -149,12 +149,14 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     }
     let quarantine = Quarantine::make(import, &private, &start)?;
     let user = other_owner(&start.own());
-    let common = git_path(&real, &start.common, user);
+    let own_path = start.own();
+    let real_paths =
+        Real { common: &real, path: &start.common, own: &own_directory, own_path: &own_path, user };
+    let linked = Linked::make(import.place, real_paths)?;
     let writable = vec![held_path(&real), import.place.to_owned()];
-    let git = |directory: PathBuf, common: PathBuf, user| Git {
+    let git = |directory: PathBuf, user| Git {
         program,
         directory,
-        common,
         writable: writable.clone(),
         index: None,
         user,
@@ -162,14 +164,14 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
         max_output_bytes: MAX_OUTPUT_BYTES,
         max_memory_bytes: MAX_MEMORY_BYTES,
     };
-    let real_git = git(git_path(&own_directory, &start.own(), user), common, user);
+    let real_git = Git { index: Some(own_path.join("index")), ..git(linked.directory.clone(), user) };
     let importer = Importer {
         run: import.run,
         place: import.place,
         start: &start,
         seen: &seen,
         real: real_git,
-        clean: git(quarantine.directory.clone(), quarantine.directory.clone(), None),
+        clean: git(quarantine.directory.clone(), None),
         own: &own_directory,
         common: &real,
         loose,
@@ -193,8 +195,14 @@ pub fn repository_of(place: &Path) -> Result<PathBuf, GitError> {
     read_start(&place).map(|start| start.common)
 }
 
-/// Removes the refs that name what refs of the user named before a run. `directory` is the git directory.
-pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Result<(), GitError> {
+/// Removes the refs that name what refs of the user named before a run. `directory` is the git directory, and `place` one that no
+/// run sees.
+pub fn forget(
+    directory: &Path,
+    run: &str,
+    names: &[String],
+    (git, place): (&Path, &Path),
+) -> Result<(), GitError> {
     let ours = format!("{KEPT}{run}/{BEFORE}");
     let ours = names.iter().filter(|name| name.starts_with(&ours) && refs::is_ref_name(name));
     let lines: String = ours.map(|name| format!("delete {name}\n")).collect();
@@ -204,10 +212,11 @@ pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Resu
     let real = Directory::open(directory)?;
     refuse_links(&real)?;
     let user = other_owner(directory);
+    let paths = Real { common: &real, path: directory, own: &real, own_path: directory, user };
+    let linked = Linked::make(place, paths)?;
     let git = Git {
         program: git,
-        directory: git_path(&real, directory, user),
-        common: git_path(&real, directory, user),
+        directory: linked.directory.clone(),
         writable: vec![held_path(&real)],
         index: None,
         user,
@@ -237,17 +246,11 @@ fn held_path(directory: &Directory) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), directory.as_fd().as_raw_fd()).into()
 }
 
-/// How git names a directory. A confined git, and another user's, cannot use the descriptor; it writes in the directory that is held
-/// open or fails, should the path lead elsewhere by now.
-fn git_path(directory: &Directory, path: &Path, user: Option<(u32, u32)>) -> PathBuf {
-    if user.is_some() || confine::is_enforced() { path.to_owned() } else { held_path(directory) }
-}
-
 fn read_start(place: &Directory) -> Result<Start, GitError> {
     Ok(serde_json::from_slice(&place.read(Path::new(START), MAX_START_BYTES).map_err(GitError::Head)?)?)
 }
 
-fn made(path: &Path, source: io::Error) -> GitError {
+pub(super) fn made(path: &Path, source: io::Error) -> GitError {
     GitError::Make { path: path.to_owned(), source }
 }
 
@@ -881,6 +884,15 @@ impl Importer<'_> {
             });
             match updated {
                 Ok(old) => {
+                    if self
+                        .head()
+                        .as_deref()
+                        .and_then(refs::parse_value)
+                        .is_some_and(|head| head == RefValue::Symbolic(change.name.clone()))
+                    {
+                        // The branch has moved, whatever comes of the reflog.
+                        let _ = self.log_head(change.from.as_deref(), change.to.as_deref());
+                    }
                     change.from_kept_as = old;
                     moved.insert(change.name.clone());
                 }
@@ -1047,14 +1059,16 @@ impl Importer<'_> {
                 Err("HEAD changed meanwhile".to_owned())
             }
             Some(RefValue::Symbolic(_)) if refused.is_some() => Err(refused.unwrap_or_default()),
-            Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => {
-                let words = ["symbolic-ref", "-m", &self.message(), "HEAD", name];
-                self.real.run(&words, Input::Nothing).map(|_| name.clone()).map_err(|error| error.to_string())
+            Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => self
+                .write_head(&format!("ref: {name}\n"), self.resolved(name))
+                .map(|()| name.clone())
+                .map_err(|error| error.to_string()),
+            Some(RefValue::Object(id)) => match self.resolved(&format!("{id}^{{commit}}")) {
+                commit @ Some(_) => self.write_head(&format!("{id}\n"), commit),
+                None => Err(io::Error::other("it is no commit")),
             }
-            Some(RefValue::Object(id)) => {
-                let words = ["update-ref", "--no-deref", "-m", &self.message(), "HEAD", id];
-                self.real.run(&words, Input::Nothing).map(|_| id.clone()).map_err(|error| error.to_string())
-            }
+            .map(|()| id.clone())
+            .map_err(|error| error.to_string()),
             _ => Err("the run left no valid HEAD".to_owned()),
         };
         match (moved, &self.seen.head) {
@@ -1087,10 +1101,54 @@ impl Importer<'_> {
         if let Err(error) = self.update(&copy, None) {
             return done.notices.push(format!("{from}, which HEAD named before, is not kept: {error}"));
         }
-        let resolved = self.real.run(&["rev-parse", "--verify", "-q", head], Input::Nothing);
-        let to = resolved.ok().map(|id| String::from_utf8_lossy(&id).trim().to_owned());
+        let to = self.resolved(head);
         let name = "HEAD".to_owned();
         done.refs.push(RefChange { name, from: Some(from), to, kept_as: None, from_kept_as: Some(kept) });
+    }
+
+    /// The object that git takes a name for.
+    fn resolved(&self, name: &str) -> Option<String> {
+        let resolved = self.real.run(&["rev-parse", "--verify", "-q", name], Input::Nothing);
+        resolved.ok().map(|id| String::from_utf8_lossy(&id).trim().to_owned())
+    }
+
+    /// Writes `HEAD` as git does, if it is what it was at the start. `to` is the commit that it names then.
+    fn write_head(&self, text: &str, to: Option<String>) -> io::Result<()> {
+        let from = match refs::parse_value(&self.start.head) {
+            Some(RefValue::Symbolic(name)) => self.resolved(&name),
+            Some(RefValue::Object(id)) => Some(id),
+            None => None,
+        };
+        self.replace("HEAD", &mut |file| {
+            if self.head().as_deref().map(str::trim) != Some(self.start.head.trim()) {
+                return Err(io::Error::other("HEAD changed meanwhile"));
+            }
+            file.write_all(text.as_bytes())
+        })?;
+        // `HEAD` has moved, whatever comes of its reflog.
+        let _ = self.log_head(from.as_deref(), to.as_deref());
+        Ok(())
+    }
+
+    /// Adds a line to the reflog of `HEAD`.
+    fn log_head(&self, from: Option<&str>, to: Option<&str>) -> io::Result<()> {
+        let logs = Path::new("logs");
+        if self.own.metadata(logs).is_err() {
+            self.own.create_directory(logs, 0o777)?;
+            linked::own(&self.own.directory(logs)?, self.real.user)?;
+        }
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let is_new = self.own.metadata(Path::new("logs/HEAD")).is_err();
+        let log = openat(self.own.directory(logs)?, "HEAD", flags, Mode::from_raw_mode(0o666))?;
+        if is_new {
+            linked::own(&log, self.real.user)?;
+        }
+        let none = "0".repeat(if self.start.sha256 { 64 } else { 40 });
+        let (from, to) = (from.unwrap_or(&none), to.unwrap_or(&none));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let line = format!("{from} {to} ringfence <ringfence@localhost> {now} +0000\t{}\n", self.message());
+        File::from(log).write_all(line.as_bytes())
     }
 
     fn is_ancestor(&self, from: &str, to: &str) -> bool {
@@ -1111,10 +1169,7 @@ impl Importer<'_> {
         let loose = self.common.read_text(Path::new(&branch), MAX_HEAD_BYTES).ok();
         let now = match loose.as_deref().and_then(refs::parse_value) {
             Some(RefValue::Object(id)) => Some(id),
-            _ => {
-                let resolved = self.real.run(&["rev-parse", "--verify", "-q", &branch], Input::Nothing);
-                resolved.ok().map(|id| String::from_utf8_lossy(&id).trim().to_owned())
-            }
+            _ => self.resolved(&branch),
         };
         match self.seen.before.get(&branch) {
             Some(RefValue::Object(id)) => now.as_ref() == Some(id),
@@ -1182,24 +1237,27 @@ impl Importer<'_> {
         self.put_index(&fresh, index).map_err(|error| error.to_string())
     }
 
-    /// As git does it: by a lock file that is renamed.
     fn put_index(&self, fresh: &Path, index: &Indexes) -> io::Result<()> {
-        let lock = "index.lock";
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(openat(self.own, lock, flags, Mode::from_raw_mode(0o644))?);
-        let written = (|| {
+        self.replace("index", &mut |file| {
             if self.index_stamp() != index.real_stamp {
                 return Err(io::Error::other("it changed meanwhile; `git reset` makes it fit HEAD"));
             }
-            io::copy(&mut File::open(fresh)?, &mut file)?;
-            if let Some((user, group)) = self.real.user {
-                std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
-            }
+            io::copy(&mut File::open(fresh)?, file).map(drop)
+        })
+    }
+
+    /// Replaces a file of the working tree's git directory as git does it: by a lock file that is renamed.
+    fn replace(&self, name: &str, write: &mut dyn FnMut(&mut File) -> io::Result<()>) -> io::Result<()> {
+        let lock = format!("{name}.lock");
+        let mut file = linked::create_lock(self.own, name)?;
+        let written = (|| {
+            write(&mut file)?;
+            linked::own(&file, self.real.user)?;
             file.sync_all()?;
-            Ok(renameat(self.own, lock, self.own, "index")?)
+            Ok(renameat(self.own, lock.as_str(), self.own, name)?)
         })();
         if written.is_err() {
-            let _ = unlinkat(self.own, lock, AtFlags::empty());
+            let _ = unlinkat(self.own, lock.as_str(), AtFlags::empty());
         }
         written
     }

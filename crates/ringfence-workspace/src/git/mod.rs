@@ -10,6 +10,7 @@ mod config;
 mod confine;
 mod import;
 mod indirect;
+mod linked;
 mod private;
 mod program;
 mod refs;
@@ -89,6 +90,11 @@ pub enum GitError {
     /// The git program is missing.
     #[error("git is not installed on this machine")]
     NoGit,
+    /// The kernel cannot keep git from executing what a run may have made.
+    #[error(
+        "the kernel does not let git be confined with Landlock ({0}): use a kernel of Linux 5.13 or newer that has it enabled"
+    )]
+    NotConfined(io::Error),
     /// A git command failed.
     #[error("git {command} failed: {message}")]
     Git {
