@@ -19,6 +19,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 use super::checked_out::CheckedOut;
 use super::committed::{self, Committed, Configured, Protected, Staged};
+use super::gitlinks::Gitlinks;
+use super::index::is_sound_path;
 use super::indirect::{Budget, Located, Reach, configured};
 use super::linked::{self, Linked, Real};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
@@ -689,18 +691,10 @@ impl IndexEntry {
     /// Whether git could check it out within the working tree, and not into a git directory.
     fn is_sound(&self) -> bool {
         let mode = self.description.split(' ').next().unwrap_or_default();
-        let parts = self.path.split(|byte| *byte == b'/');
         matches!(mode, "100644" | "100755" | "120000" | "160000")
             && is_object_id(self.id())
-            && parts.clone().all(|part| !matches!(part, b"" | b"." | b"..") && !is_git_name(part))
+            && is_sound_path(&self.path)
     }
-}
-
-/// Whether some file system takes a name for `.git`.
-fn is_git_name(name: &[u8]) -> bool {
-    let text: String = String::from_utf8_lossy(name).chars().filter(|c| c.is_ascii()).collect();
-    let text = text.trim_end_matches([' ', '.']).to_ascii_lowercase();
-    text == ".git" || text == "git~1" || text.starts_with(".git:")
 }
 
 struct Importer<'a> {
@@ -732,20 +726,22 @@ impl Importer<'_> {
         };
         let staged = index.as_ref().map(|index| index.new_ids()).unwrap_or_default();
         self.take_objects(&staged)?;
+        let gitlinks = self.gitlinks(index.as_ref());
         let Start { worktree, head, symbolic, .. } = self.start;
         let checked_out = CheckedOut::read(self.common, worktree.as_deref(), head, symbolic);
-        let moved = self.move_refs(&checked_out, &mut done);
-        self.move_head(&checked_out, &moved, &mut done);
+        let moved = self.move_refs(&checked_out, &gitlinks, &mut done);
+        self.move_head(&checked_out, (&moved, &gitlinks), &mut done);
         let mut staged = Staged::default();
         if let Some(index) = index {
-            match self.replace_index(&index) {
+            let allowed = gitlinks.refused(committed::INDEX).map_or(Ok(()), Err);
+            match allowed.and_then(|()| self.replace_index(&index)) {
                 Ok(()) => (done.index, staged) = (true, index.into_staged()),
                 Err(why) => done.notices.push(format!("the index was not taken over: {why}")),
             }
         }
         self.end_states(&done);
         match remove_unverified(&self.place.join(QUARANTINE)) {
-            Ok(()) => self.find_executed(&staged, &mut done),
+            Ok(()) => self.find_executed(&staged, &gitlinks, &mut done),
             Err(error) => done
                 .notices
                 .push(format!("commits were not searched for files that programs execute later: {error}")),
@@ -787,18 +783,55 @@ impl Importer<'_> {
         found
     }
 
-    /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
-    /// own any more, so verified ones alone are compared.
-    fn find_executed(&self, staged: &Staged, done: &mut Imported) {
-        let before = |name: &str| match self.seen.before.get(name) {
-            Some(RefValue::Object(id)) => Some(id.clone()),
+    /// The commit that `HEAD` named at the start.
+    fn base(&self) -> Option<String> {
+        match refs::parse_value(&self.start.head)? {
+            RefValue::Object(id) => Some(id),
+            RefValue::Symbolic(name) => match self.seen.before.get(&name)? {
+                RefValue::Object(id) => Some(id.clone()),
+                RefValue::Symbolic(_) => None,
+            },
+        }
+    }
+
+    /// Submodules that the refs, `HEAD` and the index of the run add.
+    fn gitlinks(&self, index: Option<&Indexes>) -> Gitlinks {
+        let detached = match (&self.seen.head, self.seen.head_changed) {
+            (Some(RefValue::Object(id)), true) => Some(("HEAD", None, id.as_str())),
             _ => None,
         };
-        let base = match refs::parse_value(&self.start.head) {
-            Some(RefValue::Symbolic(name)) => before(&name),
-            Some(RefValue::Object(id)) => Some(id),
-            None => None,
-        };
+        let changed =
+            self.seen.refs.iter().filter_map(|change| {
+                Some((change.name.as_str(), change.from.as_deref(), change.to.as_deref()?))
+            });
+        // A stash has the index and untracked files in commits of their own.
+        let stash = self
+            .seen
+            .refs
+            .iter()
+            .filter(|change| change.name == STASH)
+            .filter_map(|change| change.to.clone());
+        let parts: Vec<String> = stash.flat_map(|to| [format!("{to}^2"), format!("{to}^3")]).collect();
+        let parts = parts.iter().map(|part| (STASH, None, part.as_str()));
+        let changed: Vec<_> = changed.chain(detached).chain(parts).collect();
+        let mut found = Gitlinks::find(&self.real, &changed, (self.base().as_deref(), self.start.sha256));
+        if let Some(index) = index {
+            let before: BTreeSet<&[u8]> =
+                index.now.iter().filter(|one| one.is_gitlink()).map(|one| &one.path[..]).collect();
+            let after = index.after.iter().filter(|one| one.is_gitlink() && !before.contains(&one.path[..]));
+            found.add(
+                committed::INDEX,
+                after.map(|one| PathBuf::from(OsStr::from_bytes(&one.path))).collect(),
+            );
+        }
+        found.judge(&self.tree());
+        found
+    }
+
+    /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
+    /// own any more, so verified ones alone are compared.
+    fn find_executed(&self, staged: &Staged, gitlinks: &Gitlinks, done: &mut Imported) {
+        let base = self.base();
         let mut refs = done.refs.clone();
         if let Some(id) = done.head.clone().filter(|head| is_object_id(head)) {
             refs.push(RefChange { name: "HEAD".into(), to: Some(id), ..RefChange::default() });
@@ -817,6 +850,7 @@ impl Importer<'_> {
             configured: &self.configured_paths(),
             protected: &self.start.protected_paths(),
             staged,
+            gitlinks,
         };
         let found = committed::find(&self.clean, &search);
         done.executed_later = found.files;
@@ -864,7 +898,12 @@ impl Importer<'_> {
     }
 
     /// Moves refs, and returns the names of those that are now what the run made of them.
-    fn move_refs(&self, checked_out: &CheckedOut, done: &mut Imported) -> BTreeSet<String> {
+    fn move_refs(
+        &self,
+        checked_out: &CheckedOut,
+        gitlinks: &Gitlinks,
+        done: &mut Imported,
+    ) -> BTreeSet<String> {
         let (mut room, mut moved) = (self.room(), BTreeSet::new());
         for change in &self.seen.refs {
             if Instant::now() >= self.real.deadline {
@@ -873,7 +912,8 @@ impl Importer<'_> {
             }
             let mut change = change.clone();
             let held = checked_out.why_not(&change.name, self.start.is_head(&change.name));
-            let allowed = held.map_or(Ok(()), |why| Err(why.to_owned()));
+            let held = held.map(str::to_owned).or_else(|| gitlinks.refused(&change.name));
+            let allowed = held.map_or(Ok(()), Err);
             let old = || {
                 let from = change.from.as_deref().unwrap_or_default();
                 self.loses_commits(&change).then(|| self.kept_name(BEFORE, &change.name, from))
@@ -1046,19 +1086,25 @@ impl Importer<'_> {
         Some(format!("it points to {name}: {why}"))
     }
 
-    fn move_head(&self, checked_out: &CheckedOut, moved: &BTreeSet<String>, done: &mut Imported) {
+    fn move_head(
+        &self,
+        checked_out: &CheckedOut,
+        (moved, gitlinks): (&BTreeSet<String>, &Gitlinks),
+        done: &mut Imported,
+    ) {
         if !self.seen.head_changed {
             return;
         }
         let refused = match &self.seen.head {
             Some(RefValue::Symbolic(name)) => self.refused_head(name, checked_out, moved, done),
-            _ => None,
+            Some(RefValue::Object(_)) => gitlinks.refused("HEAD"),
+            None => None,
         };
         let moved = match &self.seen.head {
             _ if self.head().as_deref().map(str::trim) != Some(self.start.head.trim()) => {
                 Err("HEAD changed meanwhile".to_owned())
             }
-            Some(RefValue::Symbolic(_)) if refused.is_some() => Err(refused.unwrap_or_default()),
+            _ if refused.is_some() => Err(refused.unwrap_or_default()),
             Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => self
                 .write_head(&format!("ref: {name}\n"), self.resolved(name))
                 .map(|()| name.clone())

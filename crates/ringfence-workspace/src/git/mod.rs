@@ -8,7 +8,9 @@ mod checked_out;
 mod committed;
 mod config;
 mod confine;
+mod gitlinks;
 mod import;
+mod index;
 mod indirect;
 mod linked;
 mod private;
@@ -23,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use committed::{Committed, INDEX};
 pub use import::{Import, Imported, RefChange, forget, has_commits, import, repository_of};
+pub use index::{IndexedPath, indexed_paths, submodule_paths};
 pub use indirect::{
     Budget, Configuration, Followed, LinkedHooks, Located, Reach, configured, configured_in, linked_hooks,
     locate, locate_within,
