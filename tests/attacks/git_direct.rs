@@ -70,7 +70,7 @@ fn files_in_git_directories_that_configurations_name_are_reported() {
     }
     fs::write(work.join(".git/own/pre-commit"), "#!/bin/sh\n").unwrap();
     assert!(module.is_dir());
-    assert_reports(&place, &work, "git status; echo 1 > .git/notes; echo 1 > file", &[]);
+    assert_reports(&place, &work, "git status; echo 1 > .git/MERGE_MSG; echo 1 > file", &[]);
     for (script, found) in [
         ("echo '[user] name=x' >> .git/extra.conf", ".git/extra.conf"),
         ("echo '[user] name=x' > .git/second.conf", ".git/second.conf"),
@@ -134,4 +134,27 @@ fn the_git_directory_of_a_submodule_is_searched() {
     assert_reports(&place, &at, &script, &found.each_ref().map(String::as_str));
     let config = module.join("config").display().to_string();
     assert_reports(&place, &at, &format!("{directory}; echo '[user] name=x' >> $d/config"), &[&config]);
+}
+
+#[test]
+fn forged_index_and_begun_rebase_are_reported() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    let forge = "import hashlib, struct, subprocess
+blob = subprocess.run(['git', 'hash-object', '-w', '--stdin'], input=b'#!/bin/sh\\ntouch executed\\n', capture_output=True).stdout
+entry = bytes(24) + struct.pack('>IIII', 0o100755, 0, 0, 0) + bytes.fromhex(blob.decode().strip())
+name = b'.git/hooks/post-checkout'
+entry += struct.pack('>H', len(name)) + name
+entry += bytes(8 - len(entry) % 8)
+index = b'DIRC' + struct.pack('>II', 2, 1) + entry
+open('.git/index', 'wb').write(index + hashlib.sha1(index).digest())";
+    assert_reports(&place, &work, &format!("/usr/bin/python3 -c \"{forge}\""), &[".git/index"]);
+    assert!(git(&work, &["reset", "-q", "--hard"]).0);
+    let rebase = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m two; git checkout -q --detach; \
+        GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git -c user.name=a -c user.email=a@b rebase -q -i HEAD~1; echo 'exec touch x' > .git/rebase-merge/git-rebase-todo";
+    assert_reports(&place, &work, rebase, &[".git/rebase-merge"]);
+    fs::remove_dir_all(work.join(".git/rebase-merge")).unwrap();
+    let ordinary = "git checkout -q main; echo 3 > file; git add file; git -c user.name=a -c user.email=a@b commit -qm three; git stash list; git branch x; git tag y";
+    assert_reports(&place, &work, ordinary, &[]);
 }

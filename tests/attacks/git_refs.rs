@@ -613,6 +613,14 @@ fn refs_that_shadow_other_names_are_kept_under_the_run() {
         "heads/refs",
         "tags/stash",
         "tags/refs/heads/main",
+        "heads/tags/v1",
+        "heads/heads/main",
+        "tags/remotes/x",
+        "heads/remotes/origin/main",
+        "heads/notes/commits",
+        "heads/abcd",
+        "tags/0123456789",
+        "heads/v1-3-gabc1234",
     ];
     let free = ["tags/v2", "heads/feature/main", "tags/heads"];
     let made = shadows.iter().chain(&free).map(|name| format!("git update-ref refs/{name} HEAD"));

@@ -48,6 +48,7 @@ mod git;
 mod git_configuration;
 mod git_direct;
 mod git_refs;
+mod gitlinks;
 mod governing;
 mod grants;
 mod home_links;

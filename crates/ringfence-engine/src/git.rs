@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -136,12 +137,20 @@ pub fn forget(runs: &Runs, run: &RunId, programs: &HostPrograms) {
             kept.entry(git_ref.repository).or_default().push(name);
         }
     }
+    let place = runs.git(run);
+    // Without it nothing is removed either.
+    let made =
+        (!kept.is_empty()).then(|| std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place));
+    if !made.is_some_and(|made| made.is_ok()) {
+        return;
+    }
     for (repository, names) in kept {
         let tree = repository.parent().unwrap_or(Path::new("/"));
-        let Some(program) = git::find_git(programs, tree) else { return };
+        let Some(program) = git::find_git(programs, tree) else { break };
         // What cannot be removed is named after the run, for the user to remove.
-        let _ = git::forget(&repository, run.as_str(), &names, &program);
+        let _ = git::forget(&repository, run.as_str(), &names, (&program, &place));
     }
+    let _ = std::fs::remove_dir(&place);
 }
 
 /// Imports what runs committed that were lost before they could: killed, or ended by a power failure.

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)]
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -533,4 +533,56 @@ fn refs_of_nested_repositories_share_a_budget() {
     let place = Place::new();
     many(&place, 30_000, 5_000);
     place.begin();
+}
+
+/// What a newer git does: it executes the hooks that the configuration names when refs change.
+fn git_with_configured_hooks(place: &Place) -> PathBuf {
+    let program = place.root.path().canonicalize().unwrap().join("git");
+    let script = "#!/bin/sh\n/usr/bin/git config --get-regexp '^hook\\..*\\.command$' | while read -r _ command; do sh -c \"$command\"; done\n\
+                  exec /usr/bin/git \"$@\"\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+#[test]
+fn hooks_that_a_configuration_names_are_not_executed() {
+    let place = Place::new();
+    place.begin();
+    place.commit("2\n");
+    let mark = place.work().join(".git/executed");
+    let hook =
+        format!("\n[hook \"x\"]\n\tevent = reference-transaction\n\tcommand = touch {}\n", mark.display());
+    let config = place.work().join(".git/config");
+    fs::write(&config, fs::read_to_string(&config).unwrap() + &hook).unwrap();
+    let program = git_with_configured_hooks(&place);
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let find = || Some(program.clone());
+    let imported = import(Import { place: &place.place(), run: "test", find_git: &find, deadline });
+    assert!(!mark.exists());
+    // It is a script, whose interpreter is not started either: what the run did is kept.
+    assert!(matches!(imported, Err(GitError::Git { .. })), "{imported:?}");
+    assert_eq!(place.import().refs.len(), 1);
+    assert!(!mark.exists());
+}
+
+#[test]
+fn configuration_of_a_repository_is_not_read_by_an_import() {
+    let place = Place::new();
+    place.begin();
+    let commit = place.commit("2\n");
+    place.inside(&["checkout", "-q", "-b", "other"]);
+    place.inside(&["branch", "-D", "main"]);
+    let config = place.work().join(".git/config");
+    let before = fs::read(&config).unwrap();
+    // Git refuses to do anything where it reads this.
+    fs::write(&config, "[core]\n\tsharedRepository = group\n\tbare = maybe\n[broken\n").unwrap();
+    let done = place.import();
+    assert_eq!((done.refs.len(), done.head.as_deref(), done.index), (1, Some("refs/heads/other"), true));
+    fs::write(&config, before).unwrap();
+    assert_eq!(place.host(&["rev-parse", "HEAD"]), commit);
+    assert_eq!(place.host(&["symbolic-ref", "HEAD"]), "refs/heads/other");
+    let log = place.host(&["reflog", "show", "--format=%gs", "HEAD"]);
+    assert_eq!(log.lines().next(), Some("ringfence: run test"), "{log}");
+    place.host(&["fsck", "--strict"]);
 }

@@ -2,8 +2,10 @@
 #![expect(clippy::disallowed_methods, reason = "places in the state directory, and the user's home")]
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
@@ -29,6 +31,8 @@ const MAX_PRIVATE: usize = 8;
 const MAX_CONFIGURED: usize = 256;
 /// Most of them that are looked at at all; the git directories of others are hidden.
 const MAX_DISCOVERED: usize = 1024;
+/// Most submodules of one repository whose directories are protected.
+const MAX_SUBMODULES: usize = 1024;
 /// Most paths that a notice names, and the most characters of each.
 const MAX_NAMED: usize = 5;
 const MAX_NAME_CHARACTERS: usize = 80;
@@ -234,6 +238,9 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
         }
         Found::Repository(repository) => repository,
     };
+    if access != GitAccess::Direct && writes(request) {
+        protect_submodules(&repository, (tree, workspace), survey);
+    }
     let private = access == GitAccess::Private && writes(request) && request.git.is_some();
     // With a layer nothing but the layer is written.
     let write = access == GitAccess::Direct && writes(request) && request.layer.is_none();
@@ -265,6 +272,34 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
             }
         }
     }
+}
+
+/// Protects the directories of submodules that are not checked out: the next `git status` above would execute what the
+/// configuration of a repository there names. A `.git` that is reserved would end git inside, so the whole directory is read-only.
+/// Only the index of a working tree with a `.gitmodules` is read.
+fn protect_submodules(repository: &Repository, (tree, path): (&Directory, &Path), survey: &mut Survey) {
+    let lists_submodules =
+        |data: ringfence_workspace::Metadata| data.kind() == EntryKind::File && data.length() > 0;
+    if !tree.metadata(Path::new(".gitmodules")).is_ok_and(lists_submodules) {
+        return;
+    }
+    let open = |path: &Path| Directory::open(path).ok();
+    let (own, common) = (open(&repository.own()), open(&repository.common));
+    let Some(paths) = own.zip(common).and_then(|(own, common)| git::submodule_paths(&own, &common)) else {
+        let notice = format!("submodules of {} are not known: its index cannot be read", path.display());
+        return survey.notices.push(notice);
+    };
+    let missing = paths.iter().map(|submodule| Path::new(OsStr::from_bytes(submodule))).filter(|submodule| {
+        let git = tree.metadata(&submodule.join(".git"));
+        git.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    });
+    let missing: Vec<String> =
+        missing.filter_map(|submodule| Some(format!("{}/", submodule.to_str()?))).collect();
+    if missing.len() > MAX_SUBMODULES {
+        let (more, path) = (missing.len() - MAX_SUBMODULES, path.display());
+        survey.notices.push(format!("a run can make repositories in {more} more submodules of {path}"));
+    }
+    survey.protect(path, &missing[..missing.len().min(MAX_SUBMODULES)]);
 }
 
 /// Finds a repository. A stub of another run is none. It is a directory: a run may have marked a file that leads elsewhere.
@@ -358,6 +393,11 @@ pub(super) fn below(
             && !(is_followed && git_configuration::protect_below(&found, &place, survey))
         {
             covers.cut.push(place.clone());
+        }
+        if let Found::Repository(repository) = &found
+            && is_followed
+        {
+            protect_submodules(repository, (&tree, &place), survey);
         }
         match found {
             Found::Repository(repository)

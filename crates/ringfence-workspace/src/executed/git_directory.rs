@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
+use crate::git::{IndexedPath, indexed_paths};
 use crate::{Directory, EntryKind};
 
 use super::Search;
@@ -27,6 +28,37 @@ const OWN_DIRECTORIES: [&str; 12] = [
     "rr-cache",
     "sequencer",
 ];
+/// Directories with what a rebase or a series of picks goes on with, commands among it.
+const BEGUN: [&str; 3] = ["rebase-apply", "rebase-merge", "sequencer"];
+/// Directories with remotes, which may name programs.
+const REMOTES: [&str; 2] = ["branches", "remotes"];
+/// Files directly in a git directory of which git executes nothing.
+const HARMLESS: [&str; 22] = [
+    "AUTO_MERGE",
+    "CHERRY_PICK_HEAD",
+    "COMMIT_EDITMSG",
+    "FETCH_HEAD",
+    "HEAD",
+    "MERGE_AUTOSTASH",
+    "MERGE_HEAD",
+    "MERGE_MODE",
+    "MERGE_MSG",
+    "MERGE_RR",
+    "NOTES_EDITMSG",
+    "ORIG_HEAD",
+    "REBASE_HEAD",
+    "REVERT_HEAD",
+    "SQUASH_MSG",
+    "TAG_EDITMSG",
+    "description",
+    "gc.log",
+    "gc.pid",
+    "locked",
+    "packed-refs",
+    "shallow",
+];
+/// Most names of a git directory that are looked at.
+const MAX_FILES: usize = 4096;
 /// Where git has the git directories of submodules and linked worktrees.
 const INNER: [&str; 2] = ["modules", "worktrees"];
 
@@ -155,8 +187,70 @@ impl GitSearch<'_> {
         let each = each.filter(|path| path.extension().is_none_or(|end| end != "sample"));
         let parts = ["config", "config.worktree", "commondir"].map(|name| directory.join(name));
         let all = parts.into_iter().chain(each).chain([hooks.clone()]);
-        all.filter(|path| self.is_changed(path)).collect()
+        let mut changed: Vec<PathBuf> = all.filter(|path| self.is_changed(path)).collect();
+        if self.search.writes_git {
+            changed.extend(self.changed_state(directory));
+            changed.extend(self.changed_files(directory));
+        }
+        changed
     }
+
+    /// What a run leaves for commands that the user goes on with, or that name remotes and attributes.
+    fn changed_state(&self, directory: &Path) -> Vec<PathBuf> {
+        let within = |name: &str| {
+            let path = directory.join(name);
+            let names = names_in(self.from, &path);
+            names.into_iter().map(move |name| path.join(name)).filter(|path| self.is_changed(path))
+        };
+        let begun =
+            BEGUN.iter().filter(|name| within(name).next().is_some()).map(|name| directory.join(name));
+        let attributes = Some(directory.join("info/attributes")).filter(|path| self.is_changed(path));
+        let index = directory.join("index");
+        let index = (self.is_changed(&index) && !self.is_sound_index(directory)).then_some(index);
+        begun.chain(REMOTES.iter().flat_map(|name| within(name))).chain(attributes).chain(index).collect()
+    }
+
+    /// Other files directly in a git directory: those that are not known to do no harm.
+    fn changed_files(&self, directory: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let Ok(opened) = self.from.directory(directory) else { return found };
+        let (mut left, named) = (MAX_FILES, ["config", "config.worktree", "commondir", "hooks", "index"]);
+        let listed = opened.each(&mut |name, kind, _| {
+            left -= 1;
+            let is_known = name.to_str().is_some_and(|name| named.contains(&name) || is_harmless_file(name));
+            let path = directory.join(name);
+            if kind != EntryKind::Directory && !is_known && self.is_changed(&path) {
+                found.push(path);
+            }
+            left > 0
+        });
+        if listed.is_err() || left == 0 {
+            found.push(directory.to_owned());
+        }
+        found
+    }
+
+    /// Whether a checkout of the index writes below the working tree alone, and into no git directory.
+    fn is_sound_index(&self, directory: &Path) -> bool {
+        // That of a linked worktree is two directories below the common one.
+        let has_config = self.from.metadata(&directory.join("config")).is_ok();
+        let common = if has_config { Some(directory) } else { directory.parent().and_then(Path::parent) };
+        let open = |path: &Path| {
+            self.from.directory(if path.as_os_str().is_empty() { Path::new(".") } else { path }).ok()
+        };
+        let opened = open(directory).zip(common.and_then(open));
+        let entries = opened.and_then(|(own, common)| indexed_paths(&own, &common));
+        entries.is_some_and(|entries| entries.iter().all(IndexedPath::is_sound))
+    }
+}
+
+fn is_harmless_file(name: &str) -> bool {
+    // Where a linked worktree is, what a bisection remembers, and a part of an index; locks are what a killed git leaves.
+    HARMLESS.contains(&name)
+        || name == "gitdir"
+        || name.starts_with("BISECT_")
+        || name.starts_with("sharedindex.")
+        || name.strip_suffix(".lock").is_some_and(|name| HARMLESS.contains(&name) || name == "index")
 }
 
 /// A path without a `.` that begins it.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::GitError;
 use super::bare::{Candidates, MAX_PATH_BYTES};
+use super::gitlinks::Gitlinks;
 use super::import::{RefChange, STASH};
 use super::program::{Git, Input};
 use crate::executed::{ExecutedBy, executed_by};
@@ -30,6 +31,8 @@ const INDEX_TIMEOUT: Duration = Duration::from_secs(1);
 const TOO_LATE: &str = "the time was over";
 /// Commits of which a stash is made: of what it was made on, of the index, of untracked files.
 const STASH_PARENTS: usize = 3;
+/// Most gitlinks that are reported.
+const MAX_GITLINKS: usize = 64;
 /// Most refs that are named of one file besides the first one.
 const MAX_MORE_REFS: usize = 8;
 /// What stands for the index in the place of a ref.
@@ -37,7 +40,7 @@ pub const INDEX: &str = "index";
 /// Refs whose files have no names of the user's.
 const NOTES: &str = "refs/notes/";
 /// The tree without files, which git knows without its object.
-const EMPTY_TREE: [&str; 2] = [
+pub(super) const EMPTY_TREE: [&str; 2] = [
     "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
     "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
 ];
@@ -114,6 +117,8 @@ pub(super) struct Search<'a> {
     pub(super) protected: &'a Protected,
     /// What the run changed of the index.
     pub(super) staged: &'a Staged,
+    /// Submodules that refs and the index add.
+    pub(super) gitlinks: &'a Gitlinks,
 }
 
 /// An index that was taken over.
@@ -153,6 +158,11 @@ pub(super) fn find(git: &Git<'_>, search: &Search<'_>) -> Found {
             break;
         }
         search.compare(&git, change, to, (&mut files, &mut notices));
+    }
+    for (git_ref, path) in search.gitlinks.all().take(MAX_GITLINKS) {
+        if !files.add_ref(path, git_ref) {
+            files.insert(path, git_ref, (true, ExecutedBy::Git));
+        }
     }
     if let Some(more) = moved.len().checked_sub(MAX_COMPARED_REFS).filter(|more| *more > 0) {
         notices.push(not_searched(&format!("{more} more refs"), "the run changed too many"));

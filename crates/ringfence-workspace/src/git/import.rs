@@ -13,14 +13,16 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 use super::checked_out::CheckedOut;
 use super::committed::{self, Committed, Configured, Protected, Staged};
-use super::confine;
+use super::gitlinks::Gitlinks;
+use super::index::is_sound_path;
 use super::indirect::{Budget, Located, Reach, configured};
+use super::linked::{self, Linked, Real};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
 use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
@@ -149,12 +151,14 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     }
     let quarantine = Quarantine::make(import, &private, &start)?;
     let user = other_owner(&start.own());
-    let common = git_path(&real, &start.common, user);
+    let own_path = start.own();
+    let real_paths =
+        Real { common: &real, path: &start.common, own: &own_directory, own_path: &own_path, user };
+    let linked = Linked::make(import.place, real_paths)?;
     let writable = vec![held_path(&real), import.place.to_owned()];
-    let git = |directory: PathBuf, common: PathBuf, user| Git {
+    let git = |directory: PathBuf, user| Git {
         program,
         directory,
-        common,
         writable: writable.clone(),
         index: None,
         user,
@@ -162,14 +166,14 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
         max_output_bytes: MAX_OUTPUT_BYTES,
         max_memory_bytes: MAX_MEMORY_BYTES,
     };
-    let real_git = git(git_path(&own_directory, &start.own(), user), common, user);
+    let real_git = Git { index: Some(own_path.join("index")), ..git(linked.directory.clone(), user) };
     let importer = Importer {
         run: import.run,
         place: import.place,
         start: &start,
         seen: &seen,
         real: real_git,
-        clean: git(quarantine.directory.clone(), quarantine.directory.clone(), None),
+        clean: git(quarantine.directory.clone(), None),
         own: &own_directory,
         common: &real,
         loose,
@@ -193,8 +197,14 @@ pub fn repository_of(place: &Path) -> Result<PathBuf, GitError> {
     read_start(&place).map(|start| start.common)
 }
 
-/// Removes the refs that name what refs of the user named before a run. `directory` is the git directory.
-pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Result<(), GitError> {
+/// Removes the refs that name what refs of the user named before a run. `directory` is the git directory, and `place` one that no
+/// run sees.
+pub fn forget(
+    directory: &Path,
+    run: &str,
+    names: &[String],
+    (git, place): (&Path, &Path),
+) -> Result<(), GitError> {
     let ours = format!("{KEPT}{run}/{BEFORE}");
     let ours = names.iter().filter(|name| name.starts_with(&ours) && refs::is_ref_name(name));
     let lines: String = ours.map(|name| format!("delete {name}\n")).collect();
@@ -204,10 +214,11 @@ pub fn forget(directory: &Path, run: &str, names: &[String], git: &Path) -> Resu
     let real = Directory::open(directory)?;
     refuse_links(&real)?;
     let user = other_owner(directory);
+    let paths = Real { common: &real, path: directory, own: &real, own_path: directory, user };
+    let linked = Linked::make(place, paths)?;
     let git = Git {
         program: git,
-        directory: git_path(&real, directory, user),
-        common: git_path(&real, directory, user),
+        directory: linked.directory.clone(),
         writable: vec![held_path(&real)],
         index: None,
         user,
@@ -237,17 +248,11 @@ fn held_path(directory: &Directory) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), directory.as_fd().as_raw_fd()).into()
 }
 
-/// How git names a directory. A confined git, and another user's, cannot use the descriptor; it writes in the directory that is held
-/// open or fails, should the path lead elsewhere by now.
-fn git_path(directory: &Directory, path: &Path, user: Option<(u32, u32)>) -> PathBuf {
-    if user.is_some() || confine::is_enforced() { path.to_owned() } else { held_path(directory) }
-}
-
 fn read_start(place: &Directory) -> Result<Start, GitError> {
     Ok(serde_json::from_slice(&place.read(Path::new(START), MAX_START_BYTES).map_err(GitError::Head)?)?)
 }
 
-fn made(path: &Path, source: io::Error) -> GitError {
+pub(super) fn made(path: &Path, source: io::Error) -> GitError {
     GitError::Make { path: path.to_owned(), source }
 }
 
@@ -686,18 +691,10 @@ impl IndexEntry {
     /// Whether git could check it out within the working tree, and not into a git directory.
     fn is_sound(&self) -> bool {
         let mode = self.description.split(' ').next().unwrap_or_default();
-        let parts = self.path.split(|byte| *byte == b'/');
         matches!(mode, "100644" | "100755" | "120000" | "160000")
             && is_object_id(self.id())
-            && parts.clone().all(|part| !matches!(part, b"" | b"." | b"..") && !is_git_name(part))
+            && is_sound_path(&self.path)
     }
-}
-
-/// Whether some file system takes a name for `.git`.
-fn is_git_name(name: &[u8]) -> bool {
-    let text: String = String::from_utf8_lossy(name).chars().filter(|c| c.is_ascii()).collect();
-    let text = text.trim_end_matches([' ', '.']).to_ascii_lowercase();
-    text == ".git" || text == "git~1" || text.starts_with(".git:")
 }
 
 struct Importer<'a> {
@@ -729,20 +726,22 @@ impl Importer<'_> {
         };
         let staged = index.as_ref().map(|index| index.new_ids()).unwrap_or_default();
         self.take_objects(&staged)?;
+        let gitlinks = self.gitlinks(index.as_ref());
         let Start { worktree, head, symbolic, .. } = self.start;
         let checked_out = CheckedOut::read(self.common, worktree.as_deref(), head, symbolic);
-        let moved = self.move_refs(&checked_out, &mut done);
-        self.move_head(&checked_out, &moved, &mut done);
+        let moved = self.move_refs(&checked_out, &gitlinks, &mut done);
+        self.move_head(&checked_out, (&moved, &gitlinks), &mut done);
         let mut staged = Staged::default();
         if let Some(index) = index {
-            match self.replace_index(&index) {
+            let allowed = gitlinks.refused(committed::INDEX).map_or(Ok(()), Err);
+            match allowed.and_then(|()| self.replace_index(&index)) {
                 Ok(()) => (done.index, staged) = (true, index.into_staged()),
                 Err(why) => done.notices.push(format!("the index was not taken over: {why}")),
             }
         }
         self.end_states(&done);
         match remove_unverified(&self.place.join(QUARANTINE)) {
-            Ok(()) => self.find_executed(&staged, &mut done),
+            Ok(()) => self.find_executed(&staged, &gitlinks, &mut done),
             Err(error) => done
                 .notices
                 .push(format!("commits were not searched for files that programs execute later: {error}")),
@@ -784,18 +783,55 @@ impl Importer<'_> {
         found
     }
 
-    /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
-    /// own any more, so verified ones alone are compared.
-    fn find_executed(&self, staged: &Staged, done: &mut Imported) {
-        let before = |name: &str| match self.seen.before.get(name) {
-            Some(RefValue::Object(id)) => Some(id.clone()),
+    /// The commit that `HEAD` named at the start.
+    fn base(&self) -> Option<String> {
+        match refs::parse_value(&self.start.head)? {
+            RefValue::Object(id) => Some(id),
+            RefValue::Symbolic(name) => match self.seen.before.get(&name)? {
+                RefValue::Object(id) => Some(id.clone()),
+                RefValue::Symbolic(_) => None,
+            },
+        }
+    }
+
+    /// Submodules that the refs, `HEAD` and the index of the run add.
+    fn gitlinks(&self, index: Option<&Indexes>) -> Gitlinks {
+        let detached = match (&self.seen.head, self.seen.head_changed) {
+            (Some(RefValue::Object(id)), true) => Some(("HEAD", None, id.as_str())),
             _ => None,
         };
-        let base = match refs::parse_value(&self.start.head) {
-            Some(RefValue::Symbolic(name)) => before(&name),
-            Some(RefValue::Object(id)) => Some(id),
-            None => None,
-        };
+        let changed =
+            self.seen.refs.iter().filter_map(|change| {
+                Some((change.name.as_str(), change.from.as_deref(), change.to.as_deref()?))
+            });
+        // A stash has the index and untracked files in commits of their own.
+        let stash = self
+            .seen
+            .refs
+            .iter()
+            .filter(|change| change.name == STASH)
+            .filter_map(|change| change.to.clone());
+        let parts: Vec<String> = stash.flat_map(|to| [format!("{to}^2"), format!("{to}^3")]).collect();
+        let parts = parts.iter().map(|part| (STASH, None, part.as_str()));
+        let changed: Vec<_> = changed.chain(detached).chain(parts).collect();
+        let mut found = Gitlinks::find(&self.real, &changed, (self.base().as_deref(), self.start.sha256));
+        if let Some(index) = index {
+            let before: BTreeSet<&[u8]> =
+                index.now.iter().filter(|one| one.is_gitlink()).map(|one| &one.path[..]).collect();
+            let after = index.after.iter().filter(|one| one.is_gitlink() && !before.contains(&one.path[..]));
+            found.add(
+                committed::INDEX,
+                after.map(|one| PathBuf::from(OsStr::from_bytes(&one.path))).collect(),
+            );
+        }
+        found.judge(&self.tree());
+        found
+    }
+
+    /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
+    /// own any more, so verified ones alone are compared.
+    fn find_executed(&self, staged: &Staged, gitlinks: &Gitlinks, done: &mut Imported) {
+        let base = self.base();
         let mut refs = done.refs.clone();
         if let Some(id) = done.head.clone().filter(|head| is_object_id(head)) {
             refs.push(RefChange { name: "HEAD".into(), to: Some(id), ..RefChange::default() });
@@ -814,6 +850,7 @@ impl Importer<'_> {
             configured: &self.configured_paths(),
             protected: &self.start.protected_paths(),
             staged,
+            gitlinks,
         };
         let found = committed::find(&self.clean, &search);
         done.executed_later = found.files;
@@ -861,7 +898,12 @@ impl Importer<'_> {
     }
 
     /// Moves refs, and returns the names of those that are now what the run made of them.
-    fn move_refs(&self, checked_out: &CheckedOut, done: &mut Imported) -> BTreeSet<String> {
+    fn move_refs(
+        &self,
+        checked_out: &CheckedOut,
+        gitlinks: &Gitlinks,
+        done: &mut Imported,
+    ) -> BTreeSet<String> {
         let (mut room, mut moved) = (self.room(), BTreeSet::new());
         for change in &self.seen.refs {
             if Instant::now() >= self.real.deadline {
@@ -870,7 +912,8 @@ impl Importer<'_> {
             }
             let mut change = change.clone();
             let held = checked_out.why_not(&change.name, self.start.is_head(&change.name));
-            let allowed = held.map_or(Ok(()), |why| Err(why.to_owned()));
+            let held = held.map(str::to_owned).or_else(|| gitlinks.refused(&change.name));
+            let allowed = held.map_or(Ok(()), Err);
             let old = || {
                 let from = change.from.as_deref().unwrap_or_default();
                 self.loses_commits(&change).then(|| self.kept_name(BEFORE, &change.name, from))
@@ -881,6 +924,15 @@ impl Importer<'_> {
             });
             match updated {
                 Ok(old) => {
+                    if self
+                        .head()
+                        .as_deref()
+                        .and_then(refs::parse_value)
+                        .is_some_and(|head| head == RefValue::Symbolic(change.name.clone()))
+                    {
+                        // The branch has moved, whatever comes of the reflog.
+                        let _ = self.log_head(change.from.as_deref(), change.to.as_deref());
+                    }
                     change.from_kept_as = old;
                     moved.insert(change.name.clone());
                 }
@@ -1034,27 +1086,35 @@ impl Importer<'_> {
         Some(format!("it points to {name}: {why}"))
     }
 
-    fn move_head(&self, checked_out: &CheckedOut, moved: &BTreeSet<String>, done: &mut Imported) {
+    fn move_head(
+        &self,
+        checked_out: &CheckedOut,
+        (moved, gitlinks): (&BTreeSet<String>, &Gitlinks),
+        done: &mut Imported,
+    ) {
         if !self.seen.head_changed {
             return;
         }
         let refused = match &self.seen.head {
             Some(RefValue::Symbolic(name)) => self.refused_head(name, checked_out, moved, done),
-            _ => None,
+            Some(RefValue::Object(_)) => gitlinks.refused("HEAD"),
+            None => None,
         };
         let moved = match &self.seen.head {
             _ if self.head().as_deref().map(str::trim) != Some(self.start.head.trim()) => {
                 Err("HEAD changed meanwhile".to_owned())
             }
-            Some(RefValue::Symbolic(_)) if refused.is_some() => Err(refused.unwrap_or_default()),
-            Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => {
-                let words = ["symbolic-ref", "-m", &self.message(), "HEAD", name];
-                self.real.run(&words, Input::Nothing).map(|_| name.clone()).map_err(|error| error.to_string())
+            _ if refused.is_some() => Err(refused.unwrap_or_default()),
+            Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => self
+                .write_head(&format!("ref: {name}\n"), self.resolved(name))
+                .map(|()| name.clone())
+                .map_err(|error| error.to_string()),
+            Some(RefValue::Object(id)) => match self.resolved(&format!("{id}^{{commit}}")) {
+                commit @ Some(_) => self.write_head(&format!("{id}\n"), commit),
+                None => Err(io::Error::other("it is no commit")),
             }
-            Some(RefValue::Object(id)) => {
-                let words = ["update-ref", "--no-deref", "-m", &self.message(), "HEAD", id];
-                self.real.run(&words, Input::Nothing).map(|_| id.clone()).map_err(|error| error.to_string())
-            }
+            .map(|()| id.clone())
+            .map_err(|error| error.to_string()),
             _ => Err("the run left no valid HEAD".to_owned()),
         };
         match (moved, &self.seen.head) {
@@ -1087,10 +1147,54 @@ impl Importer<'_> {
         if let Err(error) = self.update(&copy, None) {
             return done.notices.push(format!("{from}, which HEAD named before, is not kept: {error}"));
         }
-        let resolved = self.real.run(&["rev-parse", "--verify", "-q", head], Input::Nothing);
-        let to = resolved.ok().map(|id| String::from_utf8_lossy(&id).trim().to_owned());
+        let to = self.resolved(head);
         let name = "HEAD".to_owned();
         done.refs.push(RefChange { name, from: Some(from), to, kept_as: None, from_kept_as: Some(kept) });
+    }
+
+    /// The object that git takes a name for.
+    fn resolved(&self, name: &str) -> Option<String> {
+        let resolved = self.real.run(&["rev-parse", "--verify", "-q", name], Input::Nothing);
+        resolved.ok().map(|id| String::from_utf8_lossy(&id).trim().to_owned())
+    }
+
+    /// Writes `HEAD` as git does, if it is what it was at the start. `to` is the commit that it names then.
+    fn write_head(&self, text: &str, to: Option<String>) -> io::Result<()> {
+        let from = match refs::parse_value(&self.start.head) {
+            Some(RefValue::Symbolic(name)) => self.resolved(&name),
+            Some(RefValue::Object(id)) => Some(id),
+            None => None,
+        };
+        self.replace("HEAD", &mut |file| {
+            if self.head().as_deref().map(str::trim) != Some(self.start.head.trim()) {
+                return Err(io::Error::other("HEAD changed meanwhile"));
+            }
+            file.write_all(text.as_bytes())
+        })?;
+        // `HEAD` has moved, whatever comes of its reflog.
+        let _ = self.log_head(from.as_deref(), to.as_deref());
+        Ok(())
+    }
+
+    /// Adds a line to the reflog of `HEAD`.
+    fn log_head(&self, from: Option<&str>, to: Option<&str>) -> io::Result<()> {
+        let logs = Path::new("logs");
+        if self.own.metadata(logs).is_err() {
+            self.own.create_directory(logs, 0o777)?;
+            linked::own(&self.own.directory(logs)?, self.real.user)?;
+        }
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let is_new = self.own.metadata(Path::new("logs/HEAD")).is_err();
+        let log = openat(self.own.directory(logs)?, "HEAD", flags, Mode::from_raw_mode(0o666))?;
+        if is_new {
+            linked::own(&log, self.real.user)?;
+        }
+        let none = "0".repeat(if self.start.sha256 { 64 } else { 40 });
+        let (from, to) = (from.unwrap_or(&none), to.unwrap_or(&none));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let line = format!("{from} {to} ringfence <ringfence@localhost> {now} +0000\t{}\n", self.message());
+        File::from(log).write_all(line.as_bytes())
     }
 
     fn is_ancestor(&self, from: &str, to: &str) -> bool {
@@ -1111,10 +1215,7 @@ impl Importer<'_> {
         let loose = self.common.read_text(Path::new(&branch), MAX_HEAD_BYTES).ok();
         let now = match loose.as_deref().and_then(refs::parse_value) {
             Some(RefValue::Object(id)) => Some(id),
-            _ => {
-                let resolved = self.real.run(&["rev-parse", "--verify", "-q", &branch], Input::Nothing);
-                resolved.ok().map(|id| String::from_utf8_lossy(&id).trim().to_owned())
-            }
+            _ => self.resolved(&branch),
         };
         match self.seen.before.get(&branch) {
             Some(RefValue::Object(id)) => now.as_ref() == Some(id),
@@ -1182,24 +1283,27 @@ impl Importer<'_> {
         self.put_index(&fresh, index).map_err(|error| error.to_string())
     }
 
-    /// As git does it: by a lock file that is renamed.
     fn put_index(&self, fresh: &Path, index: &Indexes) -> io::Result<()> {
-        let lock = "index.lock";
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(openat(self.own, lock, flags, Mode::from_raw_mode(0o644))?);
-        let written = (|| {
+        self.replace("index", &mut |file| {
             if self.index_stamp() != index.real_stamp {
                 return Err(io::Error::other("it changed meanwhile; `git reset` makes it fit HEAD"));
             }
-            io::copy(&mut File::open(fresh)?, &mut file)?;
-            if let Some((user, group)) = self.real.user {
-                std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
-            }
+            io::copy(&mut File::open(fresh)?, file).map(drop)
+        })
+    }
+
+    /// Replaces a file of the working tree's git directory as git does it: by a lock file that is renamed.
+    fn replace(&self, name: &str, write: &mut dyn FnMut(&mut File) -> io::Result<()>) -> io::Result<()> {
+        let lock = format!("{name}.lock");
+        let mut file = linked::create_lock(self.own, name)?;
+        let written = (|| {
+            write(&mut file)?;
+            linked::own(&file, self.real.user)?;
             file.sync_all()?;
-            Ok(renameat(self.own, lock, self.own, "index")?)
+            Ok(renameat(self.own, lock.as_str(), self.own, name)?)
         })();
         if written.is_err() {
-            let _ = unlinkat(self.own, lock, AtFlags::empty());
+            let _ = unlinkat(self.own, lock.as_str(), AtFlags::empty());
         }
         written
     }

@@ -8,8 +8,11 @@ mod checked_out;
 mod committed;
 mod config;
 mod confine;
+mod gitlinks;
 mod import;
+mod index;
 mod indirect;
+mod linked;
 mod private;
 mod program;
 mod refs;
@@ -22,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use committed::{Committed, INDEX};
 pub use import::{Import, Imported, RefChange, forget, has_commits, import, repository_of};
+pub use index::{IndexedPath, indexed_paths, submodule_paths};
 pub use indirect::{
     Budget, Configuration, Followed, LinkedHooks, Located, Reach, configured, configured_in, linked_hooks,
     locate, locate_within,
@@ -89,6 +93,11 @@ pub enum GitError {
     /// The git program is missing.
     #[error("git is not installed on this machine")]
     NoGit,
+    /// The kernel cannot keep git from executing what a run may have made.
+    #[error(
+        "the kernel does not let git be confined with Landlock ({0}): use a kernel of Linux 5.13 or newer that has it enabled"
+    )]
+    NotConfined(io::Error),
     /// A git command failed.
     #[error("git {command} failed: {message}")]
     Git {

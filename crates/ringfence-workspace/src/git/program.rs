@@ -1,4 +1,5 @@
-//! Runs git on the host, with nothing of a run's in its environment, configuration or hooks, and within a time limit.
+//! Runs git on the host, with nothing of a run's in its environment, configuration or hooks, unable to execute other programs, and
+//! within limits of time and memory.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,8 +21,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most bytes of address space, unless the caller says less.
 pub(crate) const MAX_MEMORY_BYTES: u64 = 8 << 30;
-/// Starts a program with at most so many KiB of address space, the first argument, and five minutes of processor time.
-const LIMITED: &str = "ulimit -v \"$1\"; shift; ulimit -t 300; exec \"$@\"";
+/// Most seconds of processor time.
+const MAX_CPU_SECONDS: u64 = 300;
 
 /// Settings that keep git from executing anything that a repository names.
 const SAFE: [&str; 14] = [
@@ -50,9 +51,8 @@ pub fn find(programs: &HostPrograms, workspace: &Path) -> Option<PathBuf> {
 #[derive(Debug, Clone)]
 pub(crate) struct Git<'a> {
     pub(crate) program: &'a Path,
+    /// Made by Ringfence, with a configuration of its own.
     pub(crate) directory: PathBuf,
-    /// The directory with objects, refs and configuration. Said explicitly, or git would follow `commondir`.
-    pub(crate) common: PathBuf,
     /// Directories in which it may write.
     pub(crate) writable: Vec<PathBuf>,
     /// Other index than the git directory's.
@@ -91,7 +91,7 @@ impl Git<'_> {
         let command = names.next().copied().unwrap_or_default().to_owned();
         let failed =
             |error: io::Error| GitError::Git { command: command.clone(), message: error.to_string() };
-        let mut child = self.start_confined(words, &input, output).map_err(failed)?;
+        let mut child = self.start_confined(words, &input, output)?.map_err(failed)?;
         if let (Input::Text(text), Some(mut stdin)) = (input, child.stdin.take()) {
             // Git may end before it has read all of it; its exit status tells.
             thread::spawn(move || stdin.write_all(&text));
@@ -113,21 +113,51 @@ impl Git<'_> {
         Err(GitError::Git { command, message: message.replace('\n', "; ") })
     }
 
-    /// Starts git from a thread that may write only where git has to: whatever a run has built there, nothing else is changed.
-    fn start_confined(&self, words: &[&str], input: &Input, output: Option<File>) -> io::Result<Child> {
+    /// Starts git from a thread that may execute git alone and write only where git has to: whatever a run has built there, nothing
+    /// else is started or changed. The outer error is a kernel that cannot confine git.
+    fn start_confined(
+        &self,
+        words: &[&str],
+        input: &Input,
+        output: Option<File>,
+    ) -> Result<io::Result<Child>, GitError> {
         let start = || {
-            super::confine::to_directories(&self.writable)?;
-            self.start(words, input, output)
+            super::confine::to_git(self.program, &self.writable).map_err(GitError::NotConfined)?;
+            Ok(self.start(words, input, output).and_then(|child| self.limited(child)))
         };
         let started = thread::scope(|scope| scope.spawn(start).join());
-        started.unwrap_or_else(|_| Err(io::Error::other("the thread that starts git panicked")))
+        started.unwrap_or_else(|_| Ok(Err(io::Error::other("the thread that starts git panicked"))))
+    }
+
+    /// Limits a process that has just been started: what a run made may be built to exhaust whoever reads it.
+    #[cfg(target_os = "linux")]
+    fn limited(&self, mut child: Child) -> io::Result<Child> {
+        use rustix::process::{Resource, Rlimit, prlimit};
+        let pid = rustix::process::Pid::from_child(&child);
+        let of = |most| Rlimit { current: Some(most), maximum: Some(most) };
+        let limits = [(Resource::As, self.max_memory_bytes), (Resource::Cpu, MAX_CPU_SECONDS)];
+        for (resource, most) in limits {
+            match prlimit(Some(pid), resource, of(most)) {
+                Ok(_) => {}
+                // Root without the capability cannot limit another user's process, which has its time limit.
+                Err(rustix::io::Errno::PERM) if self.user.is_some() => {}
+                Err(error) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(child)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn limited(&self, child: Child) -> io::Result<Child> {
+        Ok(child)
     }
 
     fn start(&self, words: &[&str], input: &Input, output: Option<File>) -> io::Result<Child> {
-        // What a run made may be built to exhaust whoever reads it.
-        let mut command = Command::new("/bin/sh");
-        let memory_kib = (self.max_memory_bytes >> 10).to_string();
-        command.args(["-c", LIMITED, "sh", &memory_kib]).arg(self.program);
+        let mut command = Command::new(self.program);
         command.env_clear().env("PATH", SYSTEM_PATHS.join(":")).env("LC_ALL", "C").current_dir("/");
         for (name, value) in [
             ("HOME", "/nonexistent"),
@@ -144,7 +174,7 @@ impl Git<'_> {
         ] {
             command.env(name, value);
         }
-        command.env("GIT_DIR", &self.directory).env("GIT_COMMON_DIR", &self.common);
+        command.env("GIT_DIR", &self.directory).env("GIT_COMMON_DIR", &self.directory);
         if let Some(index) = &self.index {
             command.env("GIT_INDEX_FILE", index);
         }
@@ -201,4 +231,42 @@ fn read_aside(from: Option<impl Read + Send + 'static>, limit: u64) -> Receiver<
         let _ = send.send(content);
     });
     receive
+}
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::disallowed_methods, reason = "tests write files of their own")]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use super::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES, find};
+
+    #[test]
+    fn git_executes_no_other_program() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("x.git");
+        let program = find("", Path::new("/nonexistent")).unwrap();
+        let git = Git {
+            program: &program,
+            directory: directory.clone(),
+            writable: vec![place.path().to_owned()],
+            index: None,
+            user: None,
+            deadline: Instant::now() + Duration::from_secs(60),
+            max_output_bytes: MAX_OUTPUT_BYTES,
+            max_memory_bytes: MAX_MEMORY_BYTES,
+        };
+        git.run(&["init", "-q", "--bare"], Input::Nothing).unwrap();
+        let mark = place.path().join("executed");
+        for command in [format!("!touch {}", mark.display()), format!("!/usr/bin/touch {}", mark.display())] {
+            assert!(git.run(&["-c", &format!("alias.x={command}"), "x"], Input::Nothing).is_err());
+        }
+        // It may write there, so only the program is what is missing.
+        fs::write(directory.join("writable"), "").unwrap();
+        git.run(&["config", "a.b", "c"], Input::Nothing).unwrap();
+        assert!(!mark.exists());
+        let outside = Git { writable: Vec::new(), ..git };
+        assert!(outside.run(&["config", "a.b", "d"], Input::Nothing).is_err());
+    }
 }

@@ -151,6 +151,11 @@ const SPECIAL_NAMES: [&str; 9] = [
     "stash",
 ];
 
+/// First parts of names that git completes to refs of another kind.
+const KINDS: [&str; 6] = ["heads", "notes", "refs", "remotes", "stash", "tags"];
+/// Lengths of what git takes for the id of an object, in digits.
+const ID_DIGITS: std::ops::RangeInclusive<usize> = 4..=64;
+
 /// Whether git, or a user who reads it, takes the short name of a branch or tag for something else.
 pub(crate) fn is_special_name(name: &str) -> bool {
     let short = [HEADS, TAGS].iter().find_map(|kind| name.strip_prefix(kind));
@@ -161,20 +166,30 @@ pub(crate) fn is_special_name(name: &str) -> bool {
     short.is_some_and(|short| {
         is_pseudo(short)
             || SPECIAL_NAMES.contains(&short)
-            || short.starts_with("refs/")
-            || is_object_id(short)
+            || short.split_once('/').is_some_and(|(first, _)| KINDS.contains(&first))
+            || is_abbreviation(short)
+            // What `git describe` prints.
+            || short.rsplit_once("-g").is_some_and(|(_, id)| is_abbreviation(id))
     })
 }
 
-/// Other refs that the short name of a branch or tag stands for, if they exist.
+/// Whether git takes a text for the id of an object, in full or abbreviated.
+fn is_abbreviation(text: &str) -> bool {
+    ID_DIGITS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Other refs for which git may take a name that stands for this branch or tag, if they exist: by each of the rules by which it
+/// completes names.
 pub(crate) fn of_same_short_name(name: &str) -> Vec<String> {
-    let of_remotes = |short: &str| [format!("{REMOTES}{short}"), format!("{REMOTES}{short}/HEAD")];
-    let with = |other: &str, short: &str| [format!("{other}{short}")].into_iter().chain(of_remotes(short));
-    match (name.strip_prefix(HEADS), name.strip_prefix(TAGS)) {
-        (Some(short), _) => with(TAGS, short).collect(),
-        (_, Some(short)) => with(HEADS, short).collect(),
-        (None, None) => Vec::new(),
+    if !name.starts_with(HEADS) && !name.starts_with(TAGS) {
+        return Vec::new();
     }
+    let shorts = ["", "refs/", HEADS, TAGS].iter().filter_map(|kind| name.strip_prefix(kind));
+    let completed = shorts.flat_map(|short| {
+        let full = ["", "refs/", TAGS, HEADS, REMOTES].map(|kind| format!("{kind}{short}"));
+        full.into_iter().chain([format!("{REMOTES}{short}/HEAD")])
+    });
+    completed.filter(|other| other != name && other.starts_with("refs/")).collect()
 }
 
 const HEADS: &str = "refs/heads/";
@@ -330,10 +345,40 @@ mod tests {
         for name in ["heads/a_HEAD", "tags/HEADS", "heads/x/FETCH_HEAD", "heads/stash-2", "notes/stash"] {
             assert!(!is_special_name(&format!("refs/{name}")), "{name}");
         }
-        assert_eq!(
-            of_same_short_name("refs/tags/origin/main"),
-            ["refs/heads/origin/main", "refs/remotes/origin/main", "refs/remotes/origin/main/HEAD"]
-        );
+        for name in [
+            "heads/tags/v1.0",
+            "tags/heads/main",
+            "heads/remotes/origin/main",
+            "heads/notes/x",
+            "tags/stash/x",
+            "heads/abcd",
+            "tags/DEADbeef",
+            "heads/v1.0-3-gabc1234",
+            "heads/1234567890123456789012345678901234567890",
+        ] {
+            assert!(is_special_name(&format!("refs/{name}")), "{name}");
+        }
+        for name in ["heads/abc", "heads/feature", "tags/v1.0-gone", "heads/my/tags", "heads/fix-g123"] {
+            assert!(!is_special_name(&format!("refs/{name}")), "{name}");
+        }
+    }
+
+    #[test]
+    fn refs_that_a_name_could_stand_for_are_found_by_all_rules() {
+        for (name, other) in [
+            ("refs/tags/origin/main", "refs/heads/origin/main"),
+            ("refs/tags/origin/main", "refs/remotes/origin/main"),
+            ("refs/tags/origin", "refs/remotes/origin/HEAD"),
+            ("refs/heads/tags/v1.0", "refs/tags/v1.0"),
+            ("refs/tags/heads/main", "refs/heads/main"),
+            ("refs/heads/remotes/origin/main", "refs/remotes/origin/main"),
+            ("refs/heads/x", "refs/x"),
+            ("refs/heads/x", "refs/tags/heads/x"),
+        ] {
+            assert!(of_same_short_name(name).iter().any(|found| found == other), "{name} {other}");
+        }
+        assert!(!of_same_short_name("refs/heads/x").contains(&"refs/heads/x".to_owned()));
+        assert!(of_same_short_name("refs/notes/x").is_empty());
     }
 
     #[test]

@@ -1,0 +1,194 @@
+//! Entries of an index, read without git, which may have been written by a run.
+
+use std::path::Path;
+
+use super::config;
+use super::repository::MAX_CONFIG_BYTES;
+use crate::{Directory, EntryKind};
+
+/// Longest index that is read.
+const MAX_BYTES: u64 = 64 << 20;
+/// Most parts of a split index.
+const MAX_SHARED: usize = 8;
+/// Most names of a git directory that are searched for them.
+const MAX_LISTED: usize = 10_000;
+/// Longest path of an entry that is kept.
+const MAX_PATH_BYTES: usize = 4096;
+/// The mode of a gitlink: the commit of a submodule.
+pub(super) const GITLINK: u32 = 0o160_000;
+/// Bytes of an entry before the id of its object, and where its mode is.
+const STAT_BYTES: usize = 40;
+const MODE_OFFSET: usize = 24;
+/// The flag of an entry that has more flags.
+const EXTENDED: u16 = 0x4000;
+
+/// An entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexedPath {
+    /// The type and the permissions, as git keeps them.
+    pub mode: u32,
+    /// The path from the working tree, in bytes.
+    pub path: Vec<u8>,
+}
+
+impl IndexedPath {
+    /// Whether git could check it out within the working tree, and not into a git directory.
+    pub fn is_sound(&self) -> bool {
+        matches!(self.mode, 0o100_644 | 0o100_755 | 0o120_000 | 0o160_000 | 0o040_000)
+            && is_sound_path(&self.path)
+    }
+}
+
+/// Whether a path leads below the working tree and into no git directory.
+pub(super) fn is_sound_path(path: &[u8]) -> bool {
+    // A directory of a sparse index ends with a slash.
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    let mut parts = path.split(|byte| *byte == b'/');
+    parts.all(|part| !matches!(part, b"" | b"." | b"..") && !is_git_name(part))
+}
+
+/// Whether some file system takes a name for `.git`.
+fn is_git_name(name: &[u8]) -> bool {
+    let text: String = String::from_utf8_lossy(name).chars().filter(char::is_ascii).collect();
+    let text = text.trim_end_matches([' ', '.']).to_ascii_lowercase();
+    text == ".git" || text == "git~1" || text.starts_with(".git:")
+}
+
+/// The entries of the index of a git directory and of its parts. `common` has its configuration. `None` is an index that cannot be
+/// understood or is too long.
+pub fn indexed_paths(own: &Directory, common: &Directory) -> Option<Vec<IndexedPath>> {
+    let config = common.read(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
+    let sha256 =
+        config::values(&config, "extensions", "objectformat").iter().any(|format| format == "sha256");
+    let mut entries = Vec::new();
+    match own.read(Path::new("index"), MAX_BYTES) {
+        Ok(content) => parse(&content, sha256, &mut entries)?,
+        Err(error) if error.is_missing() => return Some(entries),
+        Err(_) => return None,
+    }
+    let listed = own.entries(MAX_LISTED).ok()?.into_iter().filter(|entry| entry.kind == EntryKind::File);
+    let shared =
+        listed.filter(|entry| entry.name.to_str().is_some_and(|name| name.starts_with("sharedindex.")));
+    for part in shared.take(MAX_SHARED) {
+        parse(&own.read(Path::new(&part.name), MAX_BYTES).ok()?, sha256, &mut entries)?;
+    }
+    Some(entries)
+}
+
+/// Parses the entries of versions 2 to 4.
+fn parse(content: &[u8], sha256: bool, entries: &mut Vec<IndexedPath>) -> Option<()> {
+    let word = |at: usize| Some(u32::from_be_bytes(content.get(at..at + 4)?.try_into().ok()?));
+    let version = word(4)?;
+    if !content.starts_with(b"DIRC") || !(2..=4).contains(&version) {
+        return None;
+    }
+    let id_bytes = if sha256 { 32 } else { 20 };
+    let (mut at, mut previous) = (12, Vec::new());
+    for _ in 0..word(8)? {
+        let flags_at = at + STAT_BYTES + id_bytes;
+        let flags = u16::from_be_bytes(content.get(flags_at..flags_at + 2)?.try_into().ok()?);
+        let mut name_at = flags_at + if flags & EXTENDED == 0 { 2 } else { 4 };
+        let mut path = Vec::new();
+        if version == 4 {
+            let (dropped, length) = variable_width(content.get(name_at..)?)?;
+            path.extend_from_slice(previous.get(..previous.len().checked_sub(dropped)?)?);
+            name_at += length;
+        }
+        let rest = content.get(name_at..)?;
+        let length = rest.iter().take(MAX_PATH_BYTES + 1).position(|byte| *byte == 0)?;
+        path.extend_from_slice(&rest[..length]);
+        let end = name_at + length;
+        let next = match version {
+            4 => end + 1,
+            // Entries are padded to eight bytes, with one zero at least.
+            _ => at + ((end - at) / 8 + 1) * 8,
+        };
+        entries.push(IndexedPath { mode: word(at + MODE_OFFSET)?, path: path.clone() });
+        (at, previous) = (next, path);
+    }
+    Some(())
+}
+
+/// A number of variable width as git writes it, and how many bytes it takes.
+fn variable_width(bytes: &[u8]) -> Option<(usize, usize)> {
+    let mut value = 0usize;
+    for (place, byte) in bytes.iter().take(6).enumerate() {
+        value = value
+            .checked_add(usize::from(place > 0))?
+            .checked_mul(128)?
+            .checked_add(usize::from(byte & 127))?;
+        if byte & 128 == 0 {
+            return Some((value, place + 1));
+        }
+    }
+    None
+}
+
+/// Directories of submodules that the index of a working tree names, from the working tree.
+pub fn submodule_paths(own: &Directory, common: &Directory) -> Option<Vec<Vec<u8>>> {
+    let entries = indexed_paths(own, common)?.into_iter();
+    Some(entries.filter(|entry| entry.mode == GITLINK && entry.is_sound()).map(|entry| entry.path).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests run git")]
+mod tests {
+    use std::process::Command;
+
+    use super::{indexed_paths, is_sound_path, submodule_paths};
+    use crate::Directory;
+
+    #[test]
+    fn index_of_any_version_is_read_as_git_reads_it() {
+        for (format, version, split) in [
+            ("sha1", 2, false),
+            ("sha1", 4, false),
+            ("sha256", 2, false),
+            ("sha256", 4, false),
+            ("sha1", 2, true),
+        ] {
+            let place = tempfile::tempdir().unwrap();
+            let git = |words: &[&str]| {
+                let mut command = Command::new("git");
+                let output = command.args(words).current_dir(place.path()).output().unwrap();
+                assert!(output.status.success(), "{words:?} {}", String::from_utf8_lossy(&output.stderr));
+                output.stdout
+            };
+            git(&["init", "-q", &format!("--object-format={format}")]);
+            git(&["config", "splitIndex.maxPercentChange", "100"]);
+            let blob = "1".repeat(if format == "sha1" { 40 } else { 64 });
+            for number in 0..40 {
+                let (mode, name) = if number % 7 == 3 { ("160000", "link") } else { ("100644", "some/name") };
+                let entry = format!("{mode},{blob},{name}{}", "x".repeat(number));
+                git(&["update-index", "--add", "--cacheinfo", &entry]);
+            }
+            git(&["update-index", &format!("--index-version={version}")]);
+            if split {
+                git(&["update-index", "--split-index"]);
+                git(&["update-index", "--add", "--cacheinfo", &format!("160000,{blob},later")]);
+            }
+            git(&["add", "--intent-to-add", "."]);
+            let own = Directory::open(&place.path().join(".git")).unwrap();
+            let listed = git(&["ls-files", "--stage", "-z"]);
+            let listed = listed.split(|byte| *byte == 0).filter(|line| !line.is_empty());
+            let mut expected: Vec<Vec<u8>> =
+                listed.map(|line| line.splitn(2, |byte| *byte == b'\t').nth(1).unwrap().to_vec()).collect();
+            // The entries of the index itself have no names where they replace some of the other part.
+            let found = indexed_paths(&own, &own).unwrap().into_iter();
+            let mut found: Vec<Vec<u8>> =
+                found.map(|entry| entry.path).filter(|path| !path.is_empty()).collect();
+            (found.sort(), expected.sort());
+            assert_eq!(found, expected, "{format} {version} {split}");
+            let links = submodule_paths(&own, &own).unwrap();
+            assert_eq!(links.len(), if split { 7 } else { 6 });
+        }
+    }
+
+    #[test]
+    fn paths_of_git_directories_are_not_sound() {
+        for path in ["a/.git/hooks/x", ".GIT/x", "git~1", "a/../b", "/a", "a//b", ".git "] {
+            assert!(!is_sound_path(path.as_bytes()), "{path}");
+        }
+        assert!(is_sound_path(b"a/.github/x") && is_sound_path(b"dir/"));
+    }
+}
