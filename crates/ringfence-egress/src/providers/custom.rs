@@ -133,6 +133,7 @@ fn github(sources: Sources<'_>) -> Result<Credential, ProviderError> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "no run has written programs of the system")]
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
