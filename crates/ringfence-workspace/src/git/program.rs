@@ -241,12 +241,13 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES, find};
+    use crate::HostPrograms;
 
     #[test]
     fn git_executes_no_other_program() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("x.git");
-        let program = find("", Path::new("/nonexistent")).unwrap();
+        let program = find(&HostPrograms::new(""), Path::new("/nonexistent")).unwrap();
         let git = Git {
             program: &program,
             directory: directory.clone(),
