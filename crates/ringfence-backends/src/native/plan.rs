@@ -26,7 +26,11 @@ pub(super) fn base(request: &Request, system: &System) -> Base {
     }
     let seen = seen(&builder.steps);
     for (path, directory) in &system.secrets {
-        builder.steps.extend(hidden(&seen, path, *directory).into_iter().map(|cover| step(cover, None)));
+        let is_fleeting = system.fleeting.contains(path);
+        builder.steps.extend(hidden(&seen, path, *directory).into_iter().map(|cover| match is_fleeting {
+            true => Step::MaskSocket { target: cover.target().to_owned() },
+            false => step(cover, None),
+        }));
     }
     for (place, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755)] {
         builder.steps.push(Step::Private { target: place.into(), mode });
@@ -178,7 +182,12 @@ fn sandbox(request: &Request, base: &Base, survey: &Survey) -> Sandbox {
         step(cover, covered)
     });
     // The base has masked its own already.
-    builder.steps.extend(covers.filter(|cover| !base.steps.contains(cover)));
+    let is_masked = |cover: &Step| {
+        base.steps.contains(cover)
+            || matches!(cover, Step::MaskFile { target, covered: None }
+                if base.steps.contains(&Step::MaskSocket { target: target.clone() }))
+    };
+    builder.steps.extend(covers.filter(|cover| !is_masked(cover)));
     let stubs = stubs_of_others(survey, &seen).into_iter().map(|target| Step::HoldStub { target });
     builder.steps.extend(stubs);
     Sandbox {

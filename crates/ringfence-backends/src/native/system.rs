@@ -101,6 +101,8 @@ pub(super) struct System {
     pub(super) parts: Vec<Part>,
     /// What must not be seen, and whether it is a directory.
     pub(super) secrets: Vec<(PathBuf, bool)>,
+    /// Files among them that may be gone when they are to be hidden, as those that a program of the system replaces.
+    pub(super) fleeting: Vec<PathBuf>,
 }
 
 /// A part of the system.
@@ -198,11 +200,14 @@ pub(super) fn system() -> System {
         .filter(|path| names.as_ref().is_none_or(|names| names.may_exist(path)))
         .filter_map(real)
         .collect();
+    let known = secrets.len();
     if is_root {
         let mut left = MAX_LISTED_FOR_ROOT;
         hide_from_root(Path::new("/etc"), LEVELS_FOR_ROOT, &mut left, &mut secrets);
     }
-    System { parts: PARTS.iter().filter_map(|path| part(path)).collect(), secrets }
+    let fleeting = secrets.iter().skip(known).filter(|(_, directory)| !directory);
+    let fleeting = fleeting.map(|(path, _)| path.clone()).collect();
+    System { parts: PARTS.iter().filter_map(|path| part(path)).collect(), secrets, fleeting }
 }
 
 /// Adds what only root and its groups can read below a directory of the system.
@@ -238,7 +243,37 @@ fn tree(program: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PARTS, ROOT_SECRETS, SECRETS, system};
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::{PARTS, ROOT_SECRETS, SECRETS, hide_from_root, system};
+
+    #[test]
+    fn what_others_cannot_read_is_found_in_two_levels() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        for (name, mode) in [("open", 0o755), ("open/deep", 0o755), ("shut", 0o750), ("open/shut", 0o700)] {
+            fs::create_dir(at(name)).unwrap();
+            fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
+        }
+        for (name, mode) in [
+            ("key", 0o640),
+            ("open/key", 0o600),
+            ("open/deep/key", 0o600),
+            ("open/file", 0o644),
+            ("shut/key", 0o600),
+            ("known", 0o600),
+        ] {
+            fs::write(at(name), "x").unwrap();
+            fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
+        }
+        let mut found = vec![(at("known"), false)];
+        hide_from_root(place.path(), 2, &mut 100, &mut found);
+        found.sort();
+        let expected =
+            [("key", false), ("known", false), ("open/key", false), ("open/shut", true), ("shut", true)];
+        assert_eq!(found, expected.map(|(name, directory)| (at(name), directory)));
+    }
 
     #[test]
     fn secrets_are_in_parts_that_are_seen_and_those_of_root_are_hidden_from_its_runs() {

@@ -934,10 +934,13 @@ impl Finds {
     }
 }
 
+/// Devices and inodes of files.
+type Inodes = BTreeSet<(u64, u64)>;
+
 /// The names below a directory of files that are hidden or held, by device and inode, and whether they are hidden.
 fn other_names(
     tree: &Directory,
-    (hidden, held): (&BTreeSet<(u64, u64)>, &BTreeSet<(u64, u64)>),
+    (hidden, held): (&Inodes, &Inodes),
     ending: &Ending<'_>,
 ) -> io::Result<Vec<(PathBuf, bool)>> {
     let inodes: BTreeSet<u64> = hidden.iter().chain(held).map(|(_, inode)| *inode).collect();
