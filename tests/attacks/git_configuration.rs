@@ -524,3 +524,59 @@ fn what_git_takes_by_several_detours_is_reported() {
         }
     }
 }
+
+#[test]
+fn programs_that_a_configuration_names_are_reported() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    let absolute = work.join("bin/pager").display().to_string();
+    for (name, value) in [
+        ("filter.x.clean", "tools/clean.sh %f"),
+        ("diff.x.textconv", "python3 -m tools.textconv"),
+        ("core.fsmonitor", "./watch"),
+        ("core.pager", absolute.as_str()),
+        ("alias.st", "!sh tools/status.sh"),
+        ("alias.ci", "commit"),
+    ] {
+        assert!(git(&work, &["config", name, value]).0);
+    }
+    for name in ["tools/clean.sh", "tools/textconv.py", "bin/pager", "tools/status.sh"] {
+        fs::create_dir_all(work.join(name).parent().unwrap()).unwrap();
+        fs::write(work.join(name), "old\n").unwrap();
+    }
+    let reported = |script: &str, flags: &[&str]| -> Vec<String> {
+        let all = [&["exec", "--mode", "native"], flags, &["--", "sh", "-c", script]].concat();
+        place.run(&all).expect_code(0);
+        let shown = place.run(&["runs", "show", "last", "--json"]).json();
+        let files = shown["result"]["executed_later"].as_array().cloned().unwrap_or_default();
+        files.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(reported("echo 1 > commit; echo 1 > other; echo 1 > tools/other", &[]), Vec::<String>::new());
+    for name in [
+        "tools/clean.sh",
+        "tools/textconv.py",
+        "tools/textconv/__main__.py",
+        "watch",
+        "bin/pager",
+        "tools/status.sh",
+    ] {
+        let script = format!("mkdir -p tools/textconv; echo evil > {name}");
+        assert_eq!(reported(&script, &["--workspace", "overlay"]), [name], "overlay");
+        assert_eq!(reported(&script, &[]), [name]);
+    }
+}
+
+#[test]
+fn configured_hook_in_the_workspace_is_protected() {
+    let place = Place::new();
+    let work = place.work();
+    repository(&work);
+    assert!(git(&work, &["config", "hook.x.event", "pre-commit"]).0);
+    assert!(git(&work, &["config", "hook.x.command", "sh tools/hook.sh"]).0);
+    fs::create_dir(work.join("tools")).unwrap();
+    fs::write(work.join("tools/hook.sh"), "true\n").unwrap();
+    let ran = exec(&place, "echo evil > tools/hook.sh || mv tools other || rm -f tools/hook.sh");
+    assert_ne!(ran.code(), 0);
+    assert_eq!(fs::read_to_string(work.join("tools/hook.sh")).unwrap(), "true\n");
+}

@@ -81,6 +81,11 @@ pub trait Staged: Send {
         Vec::new()
     }
 
+    /// Files that commands of git's configuration may lead to, where the run may write, once.
+    fn programs(&mut self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     /// Starts the program of its plan. An error means that nothing was started.
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError>;
 }

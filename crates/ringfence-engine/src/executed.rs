@@ -20,7 +20,7 @@ use ringfence_workspace::executed::{
 use ringfence_workspace::git::{Found, INDEX, Kind, Repository};
 use ringfence_workspace::{Directory, StubContent, StubList};
 
-use self::configured::ConfiguredSearch;
+use self::configured::{ChangedIn, ConfiguredSearch};
 use crate::layer::Layer;
 
 mod configured;
@@ -174,6 +174,8 @@ pub(crate) struct Trees {
     trees: Vec<Tree>,
     /// The user's home, for names in git's configuration.
     home: PathBuf,
+    /// Files that commands of git's configuration may lead to.
+    programs: Vec<PathBuf>,
 }
 
 impl Trees {
@@ -181,7 +183,7 @@ impl Trees {
     fn new(files: &Files, workspace: &Path, home: &Path, layer: bool) -> Self {
         let home = home.to_owned();
         if files.reach != Reach::Workspace {
-            return Self { trees: Vec::new(), home };
+            return Self { trees: Vec::new(), home, programs: Vec::new() };
         }
         let writes = files.workspace == WorkspaceAccess::ReadWrite && !layer;
         let git = GitAccessOfTree::of(files);
@@ -197,7 +199,7 @@ impl Trees {
             let outside = outside.filter(|path| !trees.iter().any(|tree| path.starts_with(&tree.root)));
             trees.extend(outside.map(|path| Tree::new(path.clone(), path, GitAccessOfTree::IsGitDirectory)));
         }
-        Self { trees, home }
+        Self { trees, home, programs: Vec::new() }
     }
 
     /// What a run can write, with what the scan before it has found of it.
@@ -223,6 +225,11 @@ impl Trees {
             tree.stubs = StubList::new(stubs.iter().filter_map(below));
         }
         trees
+    }
+
+    /// The same, with files that count if they changed, for commands of git's configuration may lead to them.
+    pub(crate) fn with_programs(self, programs: Vec<PathBuf>) -> Self {
+        Self { programs, ..self }
     }
 
     /// Searches for what changed since the record of a run was written, but for what is kept of runs. The notices say what was not searched.
@@ -258,8 +265,22 @@ impl Trees {
                 git_directories.iter().map(|path| path.components().collect()).collect();
             notices.extend(self.add_configured(&git_directories, marks.since, &mut files));
         }
+        if !self.programs.is_empty() {
+            let search = ConfiguredSearch::new(&self.trees, &self.home, marks.since);
+            self.add(search.changed_programs(&self.programs), &mut files);
+        }
         files.sort_by_key(|file| file.by);
         (files, notices)
+    }
+
+    /// Adds what git executes, unless a directory around it is listed.
+    fn add(&self, changed: Vec<ChangedIn<'_>>, files: &mut Vec<ExecutedFile>) {
+        for (tree, path) in changed {
+            let file = tree.file(ExecutedBy::Git, &path);
+            if !files.iter().any(|known| file.path.starts_with(&known.path)) {
+                files.push(file);
+            }
+        }
     }
 
     /// Adds what git executes by way of its configuration.
@@ -270,12 +291,8 @@ impl Trees {
         files: &mut Vec<ExecutedFile>,
     ) -> Option<String> {
         let mut search = ConfiguredSearch::new(&self.trees, &self.home, since);
-        for (tree, path) in search.changed(git_directories) {
-            let file = tree.file(ExecutedBy::Git, &path);
-            if !files.iter().any(|known| file.path.starts_with(&known.path)) {
-                files.push(file);
-            }
-        }
+        let changed = search.changed(git_directories);
+        self.add(changed, files);
         search.is_cut.then(|| {
             "not all that git's configuration names was searched for files that programs execute later"
                 .to_owned()

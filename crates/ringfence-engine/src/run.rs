@@ -261,7 +261,9 @@ pub fn run(
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
     let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
+    let programs = staged.as_mut().map(|staged| staged.programs()).unwrap_or_default();
     let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
+    let trees = trees.with_programs(programs);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
     let warnings = staged.iter().flat_map(|staged| staged.warnings());
     let warnings: Vec<String> = warnings.chain(uncounted).collect();

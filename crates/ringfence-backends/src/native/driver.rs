@@ -57,6 +57,10 @@ impl Staged for Traceless<run::Built> {
         self.run.stubs()
     }
 
+    fn programs(&mut self) -> Vec<PathBuf> {
+        self.run.programs()
+    }
+
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {
         let Self { run, traces } = *self;
         let run = run.start()?;

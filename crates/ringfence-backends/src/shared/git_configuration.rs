@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
 use ringfence_core::plan::Request;
-use ringfence_workspace::git::{Budget, Configuration, Found, Located, Reach, linked_hooks, locate_within};
+use ringfence_workspace::git::{
+    Budget, CommandKind, Configuration, ConfiguredCommand, Found, Located, Reach, linked_hooks, locate_within,
+};
 
 use super::survey::{Survey, add, writes};
 
@@ -22,6 +24,8 @@ const TOTAL: Budget = Budget { files: 512, bytes: 16 << 20, values: 1024, hooks:
 const MAX_PATHS: usize = 1024;
 const MAX_PATHS_OF_USER: usize = 512;
 const MAX_PATHS_OF_REPOSITORY: usize = 32;
+/// Most files that commands of configurations may lead to.
+const MAX_PROGRAMS: usize = 4096;
 /// Most notices about them, and the most characters of one.
 const MAX_NOTICES: usize = 32;
 const MAX_NOTICE_CHARACTERS: usize = 400;
@@ -37,6 +41,8 @@ pub(crate) struct UserGit {
     /// Directories that the run may write.
     roots: Vec<PathBuf>,
     left: Left,
+    /// Files that the words of commands in configurations may lead to, where the run may write: they are reported if they change.
+    pub(crate) programs: Vec<PathBuf>,
 }
 
 /// What is left for configurations that are still to be followed.
@@ -69,6 +75,7 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
         let user = follower.read(Configuration::files_of_user(home));
         follower.files(&user);
         user.templates.iter().for_each(|value| follower.template(value, workspace));
+        follower.commands(&user.commands, workspace);
         if *found == Found::Nothing {
             // Repositories below it execute them.
             let absolute = user.hooks.iter().filter(|value| !is_relative(value));
@@ -246,6 +253,25 @@ impl<'a> Follower<'a> {
         for value in configuration.hooks.iter().chain(hooks) {
             self.hooks_path(value, tree);
         }
+        self.commands(&configuration.commands, tree);
+    }
+
+    /// Protects the files that words of configured hooks lead to, and notes those of other commands.
+    fn commands(&mut self, commands: &[ConfiguredCommand], tree: &Path) {
+        for command in commands {
+            let paths = command.paths().into_iter().map(|path| tree.join(path));
+            let located: Vec<Located> =
+                paths.filter_map(|path| locate_within(&path, self.reach()).ok().flatten()).collect();
+            for located in located {
+                let is_below =
+                    self.roots().iter().any(|root| located.end.starts_with(root) && located.end != *root);
+                if command.kind == CommandKind::Hook && is_below && is_file(&located.end) {
+                    self.located(&located, "");
+                } else if is_below && self.survey.user_git.programs.len() < MAX_PROGRAMS {
+                    self.survey.user_git.programs.extend(located.links.into_iter().chain([located.end]));
+                }
+            }
+        }
     }
 
     /// Protects the hooks that a value of `core.hooksPath` names.
@@ -419,6 +445,11 @@ impl<'a> Follower<'a> {
             }
         }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "what a name is; nothing is opened")]
+fn is_file(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|data| data.is_file())
 }
 
 /// Git directories are private, read-only or hidden as a whole.

@@ -123,6 +123,7 @@ impl Idle {
             warnings: Vec::new(),
             locations: Vec::new(),
             stubs: Vec::new(),
+            programs: Vec::new(),
         })
     }
 }
@@ -140,6 +141,8 @@ pub(crate) struct Built {
     locations: Vec<(PathBuf, Locations)>,
     /// The names that are reserved in the workspace.
     stubs: Vec<(PathBuf, Option<String>)>,
+    /// Files that commands of git's configuration may lead to.
+    programs: Vec<PathBuf>,
 }
 
 impl Built {
@@ -154,7 +157,15 @@ impl Built {
         });
         let stubs = stubs.collect();
         let warnings = std::mem::take(&mut survey.warnings);
-        Self { notices: hidden_notice::notices(survey, request), warnings, locations, stubs, ..self }
+        let programs = std::mem::take(&mut survey.user_git.programs);
+        Self {
+            programs,
+            notices: hidden_notice::notices(survey, request),
+            warnings,
+            locations,
+            stubs,
+            ..self
+        }
     }
 }
 
@@ -173,6 +184,10 @@ impl Staged for Built {
 
     fn stubs(&mut self) -> Vec<(PathBuf, Option<String>)> {
         std::mem::take(&mut self.stubs)
+    }
+
+    fn programs(&mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.programs)
     }
 
     fn start(self: Box<Self>) -> Result<Box<dyn Sandbox>, LaunchError> {

@@ -25,11 +25,21 @@ pub(super) struct ConfiguredSearch<'t> {
     /// Whether there is more than may be followed.
     pub(super) is_cut: bool,
     paths: BTreeSet<PathBuf>,
+    /// Files that words of commands may lead to.
+    programs: BTreeSet<PathBuf>,
 }
 
 impl<'t> ConfiguredSearch<'t> {
     pub(super) fn new(trees: &'t [Tree], home: &'t Path, since: (i64, i64)) -> Self {
-        Self { trees, home, since, budget: TOTAL, is_cut: false, paths: BTreeSet::new() }
+        Self {
+            trees,
+            home,
+            since,
+            budget: TOTAL,
+            is_cut: false,
+            paths: BTreeSet::new(),
+            programs: BTreeSet::new(),
+        }
     }
 
     /// Follows the configuration of the user, of these git directories, and of repositories above what the run could write.
@@ -55,7 +65,34 @@ impl<'t> ConfiguredSearch<'t> {
             self.add(followed, granted, left);
         }
         let paths = std::mem::take(&mut self.paths);
-        paths.iter().flat_map(|path| self.changed_at(path)).collect()
+        let programs: Vec<PathBuf> = std::mem::take(&mut self.programs).into_iter().collect();
+        paths.iter().flat_map(|path| self.changed_at(path)).chain(self.changed_programs(&programs)).collect()
+    }
+
+    /// Those of these files that changed. What is a directory is no program.
+    pub(super) fn changed_programs(&self, programs: &[PathBuf]) -> Vec<ChangedIn<'t>> {
+        let is_program = |(tree, path): &ChangedIn<'t>| {
+            let opened = Directory::open(&tree.root).ok();
+            opened.is_some_and(|root| {
+                let is_file =
+                    |path: &Path| root.metadata(path).is_ok_and(|data| data.kind() != EntryKind::Directory);
+                is_file(path) && self.is_changed(tree, &root, path)
+            })
+        };
+        let placed = programs.iter().filter_map(|path| self.place(path));
+        let mut found: Vec<ChangedIn<'t>> = placed.filter(is_program).collect();
+        found.sort_by(|(_, a), (_, b)| a.cmp(b));
+        found.dedup_by(|(_, a), (_, b)| a == b);
+        found
+    }
+
+    /// The innermost tree that a path is in, and its path from there.
+    fn place(&self, path: &Path) -> Option<ChangedIn<'t>> {
+        // An overlay has the paths of the workspace that it is over.
+        let seen_at = |tree: &'t Tree| tree.lower.as_ref().unwrap_or(&tree.root);
+        let of = |tree: &'t Tree| Some((tree, path.strip_prefix(seen_at(tree)).ok()?.to_owned()));
+        let inner = self.trees.iter().filter_map(of).max_by_key(|(tree, _)| tree.root.as_os_str().len());
+        inner.filter(|(_, below)| !below.as_os_str().is_empty())
     }
 
     fn writable_git(&self) -> impl Iterator<Item = &'t Tree> + use<'t> {
@@ -74,6 +111,9 @@ impl<'t> ConfiguredSearch<'t> {
     fn add(&mut self, followed: Followed, granted: Budget, left: Budget) {
         self.budget = self.budget.without(granted, left);
         self.is_cut |= followed.is_cut;
+        for Located { links, end, .. } in followed.programs {
+            self.programs.extend(links.into_iter().chain([end]));
+        }
         for Located { links, end, .. } in followed.located {
             self.paths.extend(links.into_iter().chain([end]));
         }

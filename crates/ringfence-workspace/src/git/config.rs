@@ -6,6 +6,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+use super::commands::{ConfiguredCommand, kind_of};
+
 /// One value of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Setting {
@@ -43,6 +45,8 @@ pub(crate) struct NamedPaths {
     pub(crate) includes: Vec<OsString>,
     /// The values of `core.worktree`.
     pub(crate) worktrees: Vec<OsString>,
+    /// Commands that git executes.
+    pub(crate) commands: Vec<ConfiguredCommand>,
 }
 
 /// Returns the paths that a configuration names.
@@ -54,7 +58,14 @@ pub(crate) fn named_paths(content: &[u8]) -> NamedPaths {
             b"init.templatedir" => &mut paths.templates,
             b"core.worktree" => &mut paths.worktrees,
             name if is_include(name) => &mut paths.includes,
-            _ => continue,
+            name => {
+                let command = value.and_then(|value| Some((kind_of(name, &value)?, value)));
+                paths.commands.extend(command.map(|(kind, value)| {
+                    let value = OsString::from_vec(value);
+                    ConfiguredCommand { kind, value }
+                }));
+                continue;
+            }
         };
         to.extend(value.map(OsString::from_vec));
     }

@@ -167,7 +167,8 @@ mod tests {
                 git(&["update-index", "--split-index"]);
                 git(&["update-index", "--add", "--cacheinfo", &format!("160000,{blob},later")]);
             }
-            git(&["add", "--intent-to-add", "."]);
+            std::fs::write(place.path().join("new"), "").unwrap();
+            git(&["add", "--intent-to-add", "new"]);
             let own = Directory::open(&place.path().join(".git")).unwrap();
             let listed = git(&["ls-files", "--stage", "-z"]);
             let listed = listed.split(|byte| *byte == 0).filter(|line| !line.is_empty());

@@ -16,6 +16,7 @@ use ringfence_core::paths::DirectoryId;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
+use super::commands::ConfiguredCommand;
 use super::config::{self, NamedPaths};
 use super::lexical;
 use super::repository::{MAX_CONFIG_BYTES, MAX_POINTER_BYTES};
@@ -29,6 +30,8 @@ const MAX_LINKS: usize = 40;
 const SAMPLE_ENDING: &[u8] = b".sample";
 /// Longest list of users that is searched for a home directory.
 const MAX_USERS_BYTES: u64 = 1 << 20;
+/// Most commands of one configuration that are looked at.
+const MAX_COMMANDS: usize = 128;
 /// Most notices of one configuration.
 const MAX_NOTICES: usize = 16;
 
@@ -127,6 +130,8 @@ pub struct Configuration {
     pub templates: Vec<OsString>,
     /// The values of `core.worktree`, as they are written.
     pub worktrees: Vec<OsString>,
+    /// Commands that git executes.
+    pub commands: Vec<ConfiguredCommand>,
     /// Files that were not looked at, for they lie outside of what may be read.
     pub outside: Vec<PathBuf>,
     /// Whether it names more than may be followed.
@@ -242,6 +247,8 @@ pub fn linked_hooks(directory: &Path, reach: Reach<'_>, budget: &mut Budget) -> 
 pub struct Followed {
     /// Files that it consists of, directories of hooks and templates, and what links in these lead to.
     pub located: Vec<Located>,
+    /// Files that the words of commands may lead to.
+    pub programs: Vec<Located>,
     /// Whether there is more than may be followed.
     pub is_cut: bool,
 }
@@ -292,7 +299,13 @@ fn follow(
         found.into_iter().flat_map(|template| [template.join("hooks"), template])
     });
     let directories: BTreeSet<PathBuf> = named.chain(templates).chain(hooks).collect();
-    let mut found = Followed { located: configuration.files, is_cut: configuration.is_cut };
+    let mut found =
+        Followed { located: configuration.files, programs: Vec::new(), is_cut: configuration.is_cut };
+    for command in &configuration.commands {
+        let paths = command.paths();
+        let all = trees.iter().flat_map(|tree| paths.iter().map(move |path| tree.join(path)));
+        found.programs.extend(all.filter_map(|path| locate_within(&path, reach).ok().flatten()));
+    }
     for directory in directories {
         let Ok(Some(directory)) = locate_within(&directory, reach) else { continue };
         let linked = linked_hooks(&directory.end, reach, budget).unwrap_or_default();
@@ -440,7 +453,12 @@ impl Reader<'_> {
     }
 
     fn content(&mut self, path: &Path, content: &[u8], depth: usize) {
-        let NamedPaths { hooks, templates, includes, worktrees } = config::named_paths(content);
+        let NamedPaths { hooks, templates, includes, worktrees, mut commands } = config::named_paths(content);
+        // They have a share of their own, or many of them would leave nothing for hooks.
+        let left = MAX_COMMANDS.saturating_sub(self.found.commands.len());
+        self.found.is_cut |= commands.len() > left;
+        commands.truncate(left);
+        self.found.commands.extend(commands);
         let [hooks, templates, includes, worktrees] =
             [hooks, templates, includes, worktrees].map(|values| self.affordable(values));
         self.found.hooks.extend(hooks);

@@ -5,6 +5,7 @@
 
 mod bare;
 mod checked_out;
+mod commands;
 mod committed;
 mod config;
 mod confine;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use commands::{CommandKind, ConfiguredCommand};
 pub use committed::{Committed, INDEX};
 pub use import::{Import, Imported, RefChange, forget, has_commits, import, repository_of};
 pub use index::{IndexedPath, indexed_paths, submodule_paths};
