@@ -1,6 +1,7 @@
 //! A run below a gate: read its pipes, and believe nothing about its end before the gate is buried, unless nobody but the
 //! gate can have said it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -122,6 +123,7 @@ impl Idle {
             notices: Vec::new(),
             warnings: Vec::new(),
             locations: Vec::new(),
+            hidden: BTreeSet::new(),
             stubs: Vec::new(),
         })
     }
@@ -138,6 +140,8 @@ pub(crate) struct Built {
     warnings: Vec<String>,
     /// Where directories are in the trees that were scanned.
     locations: Vec<(PathBuf, Locations)>,
+    /// What is hidden, and whether it is a directory.
+    hidden: BTreeSet<(PathBuf, bool)>,
     /// The names that are reserved in the workspace.
     stubs: Vec<(PathBuf, Option<String>)>,
 }
@@ -154,7 +158,8 @@ impl Built {
         });
         let stubs = stubs.collect();
         let warnings = std::mem::take(&mut survey.warnings);
-        Self { notices: hidden_notice::notices(survey, request), warnings, locations, stubs, ..self }
+        let (notices, hidden) = hidden_notice::notices(survey, request);
+        Self { notices, warnings, locations, hidden, stubs, ..self }
     }
 }
 
@@ -169,6 +174,10 @@ impl Staged for Built {
 
     fn locations(&mut self) -> Vec<(PathBuf, Locations)> {
         std::mem::take(&mut self.locations)
+    }
+
+    fn hidden(&mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.hidden).into_iter().map(|(path, _)| path).collect()
     }
 
     fn stubs(&mut self) -> Vec<(PathBuf, Option<String>)> {
