@@ -135,3 +135,38 @@ fn a_policy_among_attachments_is_refused() {
     let ran = place.run(&["exec", "--policy", policy.to_str().unwrap(), "--", "true"]).expect_code(125);
     assert!(ran.stderr.contains("where runs can write"), "{ran:?}");
 }
+
+/// Too many denied files in one directory hide it as a whole, with what else is in it.
+#[test]
+fn a_file_in_a_directory_hidden_as_a_whole_is_not_attached() {
+    let place = Place::new();
+    fs::create_dir(place.work().join("d")).unwrap();
+    // Enough that not each is covered by itself, wherever the threshold is.
+    for number in 0..3000 {
+        fs::write(place.work().join(format!("d/{number}.pem")), "secret\n").unwrap();
+    }
+    fs::write(place.work().join("d/x.txt"), "beside\n").unwrap();
+    let result = reply(&place, "cat d/x.txt; echo [send_file: d/x.txt]", &[]);
+    assert!(!result["text"].as_str().unwrap().contains("beside"), "the run reads it: {result}");
+    assert_refused(&result, "d/x.txt");
+}
+
+/// Root in a sandbox has no privileges over the permissions of files, so what it names is opened without them.
+#[test]
+fn a_file_that_confined_root_cannot_open_is_not_attached() {
+    let place = Place::new();
+    let file = place.work().join("other.txt");
+    fs::write(&file, "of another user\n").unwrap();
+    fs::write(place.work().join("own.txt"), "own\n").unwrap();
+    let given = std::process::Command::new("chown").arg("65533:65533").arg(&file).status().unwrap();
+    if !given.success() {
+        assert!(std::env::var_os("CI").is_none(), "a file of another user needs root");
+        return;
+    }
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let result = reply(&place, "cat other.txt; echo [send_file: other.txt]", &[]);
+    assert!(!result["text"].as_str().unwrap().contains("of another user"), "the run reads it: {result}");
+    assert_refused(&result, "other.txt");
+    let own = reply(&place, "echo [send_file: own.txt]", &[]);
+    assert_eq!(own["attachments"][0]["path"], "own.txt", "{own}");
+}

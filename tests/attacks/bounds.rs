@@ -331,3 +331,100 @@ fn a_full_disk_removes_nothing_from_the_audit() {
     });
     assert_eq!((recorded.count(), served, status.success()), (20, 20, true), "{entries}");
 }
+
+/// A small disk with the home and the workspace of a place on it, as long as this lives; nothing where it cannot be mounted.
+struct SmallDisk {
+    place: Place,
+    root: std::path::PathBuf,
+}
+
+impl SmallDisk {
+    fn mounted(options: &str) -> Option<Self> {
+        let place = Place::new();
+        let root = place.work().parent().unwrap().to_owned();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&root).status();
+        if !mounted.unwrap().success() {
+            assert!(std::env::var_os("CI").is_none(), "a small disk needs root");
+            return None;
+        }
+        fs::create_dir(place.home()).unwrap();
+        fs::create_dir(place.work()).unwrap();
+        Some(Self { place, root })
+    }
+
+    /// Takes all space that is free.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.root.join("ballast")).unwrap();
+        while file.write_all(&[0; 4096]).is_ok() {}
+        while file.write_all(&[0; 1]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.root).status();
+    }
+}
+
+fn log_of(place: &Place) -> String {
+    place.run(&["runs", "show", "last", "--log", "--json"]).expect_code(0).stdout
+}
+
+#[test]
+fn a_run_that_fills_the_disk_keeps_its_result_and_report() {
+    for file in ["big", ".git/big"] {
+        let Some(disk) = SmallDisk::mounted("size=48m,mode=755") else { return };
+        let place = &disk.place;
+        assert!(
+            Command::new("git").args(["init", "-q"]).current_dir(place.work()).status().unwrap().success()
+        );
+        let policy = policy(place, r#"{"growth": "1g"}"#);
+        let script = format!("mkdir d; echo evil > d/.envrc; cat /dev/zero > {file}; true");
+        let args = ["exec", "--mode", "native", "--policy", &policy, "--", "sh", "-c", &script];
+        place.run(&args).expect_code(0);
+        let shown = place.run(&["runs", "show", "last", "--json"]).expect_code(0).json();
+        assert_eq!(shown["status"], "success", "{file}: {shown}");
+        assert_eq!(shown["result"]["executed_later"][0]["path"], "d/.envrc", "{file}: {shown}");
+        let log = log_of(place);
+        assert!(log.contains("look before you use it"), "{file}: {log}");
+        let next = place.run(&["exec", "--mode", "native", "--", "true"]);
+        assert!(!next.stderr.contains("which was lost"), "{file}: {next:?}");
+    }
+}
+
+#[test]
+fn a_run_that_fills_the_disk_at_its_end_is_told() {
+    let Some(disk) = SmallDisk::mounted("size=48m,mode=755") else { return };
+    let script = "cat /dev/zero > big; true";
+    let ran = disk.place.run(&["exec", "--mode", "native", "--", "sh", "-c", script]).expect_code(125);
+    assert!(ran.stderr.contains("the file system of the workspace filled up"), "{ran:?}");
+    let shown = disk.place.run(&["runs", "show", "last", "--json"]).expect_code(0).json();
+    assert_eq!(shown["result"]["failure"]["class"], "agent_error", "{shown}");
+}
+
+#[test]
+fn a_result_that_cannot_be_kept_fails_the_run_and_is_reported() {
+    let Some(disk) = SmallDisk::mounted("size=48m,mode=755") else { return };
+    let place = &disk.place;
+    let policy = policy(place, r#"{"growth": "1g"}"#);
+    fs::write(place.work().join("waiting"), "").unwrap();
+    let script = "mkdir d; echo evil > d/.envrc; echo > ready; while test -e waiting; do sleep 0.02; done";
+    let args = ["exec", "--json", "--mode", "native", "--policy", &policy, "--", "sh", "-c", script];
+    let child = place.spawn(&args);
+    wait_for("ready", || place.work().join("ready").exists().then_some(()));
+    // Another run takes even what was reserved.
+    fs::OpenOptions::new().write(true).open(place.state().join("running/0")).unwrap().set_len(64).unwrap();
+    disk.fill();
+    fs::remove_file(place.work().join("waiting")).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    let result = ran.result();
+    assert_eq!((ran.code(), &result["status"]), (125, &"failed".into()), "{ran:?}");
+    assert!(ran.stderr.contains("the result of the run cannot be kept"), "{ran:?}");
+    assert!(result["failure"]["message"].as_str().unwrap().contains("cannot be kept"), "{result}");
+    fs::remove_file(disk.root.join("ballast")).unwrap();
+    assert_eq!(place.run(&["runs", "list", "--json"]).json()[0]["status"], "lost");
+    let next = place.run(&["exec", "--mode", "native", "--", "true"]).expect_code(0);
+    assert!(next.stderr.contains("which was lost") && next.stderr.contains(".envrc"), "{next:?}");
+    let after = place.run(&["exec", "--mode", "native", "--", "true"]).expect_code(0);
+    assert!(!after.stderr.contains("which was lost"), "{after:?}");
+}

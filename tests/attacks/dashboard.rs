@@ -52,3 +52,51 @@ fn markup_of_agents_is_text() {
         assert!(!answer.header("content-type").unwrap().contains("html"), "{path}");
     }
 }
+
+/// What hides or steers text in names and contents is escaped in diffs of the API and of the page, and different names differ.
+#[test]
+fn diffs_of_runs_show_what_is_invisible() {
+    let site = Site::new();
+    let script = r#"
+import os
+for name in [b'a\xff', b'a\xfe', 'b\u202egnp.exe'.encode(), b'n\nl']:
+    open(name, 'w').write('x\n')
+open('text', 'w').write('safe\u202e\u200b evil\x1b[2J\n')
+open('long', 'w').write('x' * (2 << 20))
+open('binary', 'wb').write(bytes(range(256)))
+os.symlink('target\u202e', 'link')
+"#;
+    std::fs::write(site.place.home().join("make.py"), script).unwrap();
+    let read = site.place.home().join("make.py").display().to_string();
+    let args = [
+        "exec",
+        "--mode",
+        "native",
+        "--workspace",
+        "overlay",
+        "--read",
+        &read,
+        "--",
+        "/usr/bin/python3",
+        &read,
+    ];
+    site.place.run(&args).expect_code(0);
+    let runs = site.place.run(&["runs", "list", "--json"]).json();
+    let run = runs[0]["run"].as_str().unwrap().to_owned();
+    let answer = site.get(&format!("/runs/{run}/diff")).expect(200);
+    let changes = answer.json()["changes"].as_array().unwrap().clone();
+    let paths: Vec<&str> = changes.iter().map(|change| change["path"].as_str().unwrap()).collect();
+    let expected = ["a\\xfe", "a\\xff", "binary", "b\\u{202e}gnp.exe", "link", "long", "n\\u{a}l", "text"];
+    assert_eq!(paths, expected);
+    let of = |path: &str| changes.iter().find(|change| change["path"] == path).unwrap();
+    assert!(
+        of("text")["diff"].as_str().unwrap().contains("+safe\\u{202e}\\u{200b} evil\\u{1b}[2J"),
+        "{changes:?}"
+    );
+    assert_eq!(of("long")["omitted"], "it is too long to show");
+    assert_eq!(of("binary")["omitted"], "it is no text");
+    let page = site.get(&format!("/ui/runs/{run}")).expect(200).body;
+    let hidden = ['\u{202e}', '\u{200b}', '\u{1b}'];
+    assert!(!page.contains(hidden) && !answer.body.contains(hidden));
+    assert!(page.contains("<bdi>a\\xfe</bdi>") && page.contains("Not shown: it is too long to show."));
+}

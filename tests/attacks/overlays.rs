@@ -194,3 +194,75 @@ fn an_overlay_whose_root_a_run_shuts_is_applied() {
     run(&place, "chmod 0 .").expect_code(0);
     place.run(&["discard", "last"]).expect_code(0);
 }
+
+#[test]
+fn a_note_of_what_lies_below_that_cannot_be_read_refuses_nothing() {
+    let place = Place::new();
+    fs::write(place.work().join("a.txt"), "before\n").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    run(&place, "echo after > a.txt").expect_code(0);
+    let run = fs::read_dir(place.state().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let below = run.join("layer/below.json");
+    assert!(below.exists());
+    let known = fs::read_to_string(&below).unwrap();
+    for (what, make) in [("too long", None), ("cut off", Some(&known[..known.len() - 2]))] {
+        match make {
+            Some(text) => fs::write(&below, text).unwrap(),
+            None => fs::File::create(&below).unwrap().set_len(600 << 20).unwrap(),
+        }
+        let shown = place.run(&["diff", "last"]).expect_code(0);
+        assert!(shown.stdout.contains("+after"), "{what}: {shown:?}");
+        assert!(shown.stderr.contains("what lay below the changes is not known"), "{what}: {shown:?}");
+    }
+    let applied = place.run(&["apply", "last"]).expect_code(0);
+    assert!(applied.stderr.contains("what lay below the changes is not known"), "{applied:?}");
+    assert_eq!(place.read("a.txt"), "after\n");
+}
+
+/// What others may write is shown with its permissions, directories too, before it is applied and when it was.
+#[test]
+fn what_others_may_write_is_shown_with_its_mode() {
+    let place = Place::new();
+    fs::write(place.work().join("old"), "1\n").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let script = "umask 022; mkdir open plain; chmod 777 open; echo 1 > open/f; chmod 666 open/f; echo 2 > old; chmod 646 old";
+    run(&place, script).expect_code(0);
+    let stat = place.run(&["diff", "last", "--stat"]).expect_code(0).stdout;
+    let diff = place.run(&["diff", "last"]).expect_code(0).stdout;
+    let applied = place.run(&["apply", "last"]).expect_code(0).stdout;
+    for shown in [&stat, &applied] {
+        for line in ["open, mode 777", "open/f, mode 666", "old, mode 646"] {
+            assert!(shown.contains(line), "{line}: {shown}");
+        }
+        assert!(!shown.contains("plain, mode"), "{shown}");
+    }
+    for line in ["A open/ added, mode 777", "A open/f added, mode 666", "M old changed, mode 646"] {
+        assert!(diff.contains(line), "{line}: {diff}");
+    }
+}
+
+/// An `apply` that is killed while it copies leaves no file behind: what is being copied has no name.
+#[test]
+fn a_killed_apply_leaves_no_file() {
+    let place = Place::new();
+    run(&place, "for i in 1 2 3 4; do head -c 50000000 /dev/urandom > f$i; done").expect_code(0);
+    let mut child = place.spawn(&["apply", "last"]);
+    let pid = child.id();
+    // Copied in part: the process has a file without a name in the workspace open.
+    let is_copying = || {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        let copied = open.flatten().filter(|entry| {
+            let name = fs::read_link(entry.path()).unwrap_or_default().display().to_string();
+            let in_work = name.starts_with(&place.work().canonicalize().unwrap().display().to_string());
+            in_work && fs::metadata(entry.path()).is_ok_and(|data| data.is_file() && data.len() > 0)
+        });
+        (copied.count() > 0).then_some(())
+    };
+    crate::support::wait_for("a copy", is_copying);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let left: Vec<_> = fs::read_dir(place.work()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_str().unwrap().starts_with(".ringfence")), "{left:?}");
+    place.run(&["apply", "last"]).expect_code(0);
+    assert_eq!(fs::read_dir(place.work()).unwrap().count(), 4);
+}

@@ -75,6 +75,11 @@ pub trait Staged: Send {
         Vec::new()
     }
 
+    /// Paths of the host that the run does not see though a directory above them is shown, once.
+    fn hidden(&mut self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     /// Stub files and directories that reserve names in the workspace while the run lasts, once: the path of each, and its content,
     /// or `None` for a directory.
     fn stubs(&mut self) -> Vec<(PathBuf, Option<String>)> {

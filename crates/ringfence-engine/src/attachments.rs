@@ -15,6 +15,7 @@ use ringfence_core::paths::{GuestPath, PathMapping};
 use ringfence_workspace::executed::executed_by;
 use ringfence_workspace::{Directory, HiddenFiles, Metadata};
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 const BEGIN: &str = "[send_file:";
 /// No more are attached to one result.
@@ -38,12 +39,25 @@ pub(crate) struct Unreadable {
     hidden: Vec<PathBuf>,
     /// Files and directories that the globs and paths named before the run, whatever their names are now.
     files: HiddenFiles,
+    /// Whether the run had no privileges over the permissions of files.
+    without_privileges: bool,
 }
 
 impl Unreadable {
     /// All of it.
     pub(crate) fn everything() -> Self {
         Self { hidden: vec![PathBuf::from("/")], ..Self::default() }
+    }
+
+    /// What the sandbox hides as well: directories that hold too much that is denied are hidden as a whole. Added before the run.
+    pub(crate) fn add_hidden(&mut self, paths: Vec<PathBuf>) {
+        paths.iter().for_each(|path| self.files.add_path(path));
+        self.hidden.extend(paths);
+    }
+
+    /// Whether the run could open no more than the permissions allow, unlike root on the host.
+    pub(crate) fn without_privileges(self, without_privileges: bool) -> Self {
+        Self { without_privileges, ..self }
     }
 }
 
@@ -138,7 +152,7 @@ impl Places {
             paths.push(path);
         }
         files.search(&self.workspace, &|path| denied.is_match(path), MAX_SEARCHED);
-        Unreadable { denied, hidden: paths, files }
+        Unreadable { denied, hidden: paths, files, without_privileges: false }
     }
 
     /// Opens a file that the agent named, or tells why not.
@@ -162,7 +176,8 @@ impl Places {
         }
         let mut found = Err(io::Error::from(Errno::NOENT));
         for root in self.upper.iter().chain([&self.workspace]) {
-            found = open_readable(root, &rest, &unreadable.files);
+            let open = || open_readable(root, &rest, &unreadable.files);
+            found = if unreadable.without_privileges { without_privileges(open) } else { open() };
             if !found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
                 break;
             }
@@ -217,6 +232,17 @@ fn open_readable(root: &Directory, path: &Path, hidden: &HiddenFiles) -> io::Res
     Err(io::Error::new(io::ErrorKind::PermissionDenied, NOT_READABLE))
 }
 
+/// Opens something as the run would: root keeps its files, and loses what opens those of others. The capabilities are those of this
+/// thread, and it gets them back.
+fn without_privileges<T>(open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = capabilities(None)?;
+    let over_permissions = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+    set_capabilities(None, CapabilitySets { effective: before.effective - over_permissions, ..before })?;
+    let opened = open();
+    set_capabilities(None, before)?;
+    opened
+}
+
 const NOT_READABLE: &str = "the run may not read it";
 
 fn reason(error: &io::Error) -> String {
@@ -226,6 +252,7 @@ fn reason(error: &io::Error) -> String {
         _ if is(Errno::XDEV) => "it is outside of the workspace".into(),
         _ if is(Errno::NXIO) => "it is not a file".into(),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "it is not there".into(),
+        _ if is(Errno::ACCESS) => NOT_READABLE.into(),
         _ => error.to_string(),
     }
 }

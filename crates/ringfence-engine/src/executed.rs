@@ -46,7 +46,7 @@ pub struct ExecutedFile {
 impl From<ExecutedFile> for ExecutedLater {
     fn from(file: ExecutedFile) -> Self {
         Self {
-            path: shown(&file.path).into(),
+            path: shown_path(&file.path).into(),
             why: file.by.describe().to_owned(),
             git_ref: file.git_ref,
             more_git_refs: file.more_git_refs,
@@ -56,7 +56,7 @@ impl From<ExecutedFile> for ExecutedLater {
 
 /// A path in which every byte shows, so that two files never look the same: what is no text, hides or steers is escaped, and so is
 /// the backslash itself.
-fn shown(path: &Path) -> String {
+pub fn shown_path(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {
         for char in chunk.valid().chars() {

@@ -76,6 +76,11 @@ impl Growth {
             return None;
         }
         self.next_check = now + CHECK_INTERVAL;
+        self.exceeded_now()
+    }
+
+    /// The same at any time, as at the end of the run.
+    pub(crate) fn exceeded_now(&self) -> Option<Exceeded> {
         self.systems.iter().find_map(FileSystem::exceeded)
     }
 }

@@ -25,6 +25,6 @@ mod watch;
 pub use cancel::Cancel;
 pub use clock::Clock;
 pub use environment::{Passed, environment};
-pub use executed::{ExecutedFile, notice as executed_notice};
+pub use executed::{ExecutedFile, notice as executed_notice, shown_path};
 pub use outside::{Outside, OutsideError};
 pub use run::{Job, Observer, RunError, Work, run};

@@ -23,6 +23,7 @@ use ringfence_core::text::PlainText;
 use ringfence_core::units::{MemorySize, Seconds};
 use ringfence_egress::{Broker, Meter, Session, SessionError};
 use ringfence_store::runs::{Appended, LogLine, OpenRun, Progress, Runs, RunsError};
+use ringfence_store::{ActiveRun, LostRun};
 use ringfence_workspace::{Directory, DirectoryError};
 
 use crate::attachments::{self, Places, Unreadable};
@@ -42,6 +43,8 @@ use crate::{clock, executed, git, version};
 
 /// A longer reply is cut in the result; the log has it whole.
 const MAX_REPLY_BYTES: usize = 1 << 20;
+/// Most bytes of a reply that are kept where the disk has no space for more.
+const SHORT_REPLY_BYTES: usize = 64 << 10;
 
 /// All that makes a run.
 pub struct Job<'a> {
@@ -149,6 +152,8 @@ pub trait Observer {
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
     /// A user should know something even where notices are not shown; the event of the same words comes too.
     fn warning(&mut self, _: &str) {}
+    /// The result, which comes next, cannot be kept. For those who show no failure to a user.
+    fn unkept(&mut self, _: &Failure) {}
     /// The program runs.
     fn started(&mut self) -> io::Result<()> {
         Ok(())
@@ -243,7 +248,7 @@ pub fn run(
     let run = job.run.clone().map_or_else(clock::new_run_id, Ok)?;
     let Planned { plan, redactor, mut notices, uncounted, session } = plan(job, backend, runs, &run)?;
     // Before the import, which writes in git directories.
-    let (_active, lost_runs) = runs.note_active(&run)?;
+    let (active, lost_runs) = runs.note_active(&run)?;
     let mut lost = executed::search_lost(runs, &lost_runs, &job.outside.home);
     if plan.request.git.is_some() {
         lost.extend(git::import_lost(runs, &run, &job.outside.programs, job.workspace.host().as_path()));
@@ -254,12 +259,18 @@ pub fn run(
     let protect = &plan.request.policy.files.protect;
     let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref(), protect);
     let places = places.map_err(RunError::Attachments)?;
-    let unreadable = job.work.names_files().then(|| unreadable(job, &places));
+    let mut unreadable = job.work.names_files().then(|| {
+        let is_confined_root = job.is_root && plan.request.mode.isolates();
+        unreadable(job, &places).without_privileges(is_confined_root)
+    });
     // It is built while the record is being written.
     let mut staged = backend.stage(&plan);
     let mut open = with_layer.map_or_else(|| runs.open(&run), Ok)?;
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
     let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
+    if let (Some(unreadable), Ok(staged)) = (&mut unreadable, &mut staged) {
+        unreadable.add_hidden(staged.hidden());
+    }
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
     let programs = staged.as_mut().map(|staged| staged.programs()).unwrap_or_default();
     let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
@@ -284,7 +295,7 @@ pub fn run(
     }
     lost.iter().chain(&warnings).for_each(|message| watchers.observer.warning(message));
     // What was told of them is in the log; the next run does not tell it again.
-    drop(lost_runs);
+    lost_runs.into_iter().for_each(LostRun::reported);
     let (end, remains) = match told {
         Ok(()) => match start(job, staged, session, &runs.network(&run)) {
             Ok(running) => {
@@ -305,12 +316,12 @@ pub fn run(
         let noted = note_layer(job, layer, &runs.record_file(&run), left, cancel);
         let failed = |error: LayerError| Some(format!("the layer cannot be read: {}", causes(&error)));
         if let Some(message) = noted.unwrap_or_else(failed) {
-            let _ = watchers.tell(Event::Notice { message: message.into() });
+            watchers.tell_at_end(message);
         }
     }
     if let Some(message) = places.restore_rights() {
         watchers.observer.warning(&message);
-        let _ = watchers.tell(Event::Notice { message: message.into() });
+        watchers.tell_at_end(message);
     }
     // Before the import, which writes in git directories of the workspace.
     let (executed_later, unsearched) = trees.search(runs, &run);
@@ -321,11 +332,11 @@ pub fn run(
     let kept = imported.kept_notices();
     let (executed_later, left_out) = executed::merge(executed_later, imported.executed);
     if let Some(message) = executed::notice(&executed_later) {
-        let _ = watchers.tell(Event::Notice { message: message.into() });
+        watchers.tell_at_end(message);
     }
     for message in imported.notices.into_iter().chain(kept).chain(left_out).chain(unsearched) {
         watchers.observer.warning(&message);
-        let _ = watchers.tell(Event::Notice { message: message.into() });
+        watchers.tell_at_end(message);
     }
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
     (result.git_refs, result.executed_later) = (imported.refs, executed_later);
@@ -335,12 +346,14 @@ pub fn run(
         let (text, attachments) = attachments::collect(&result.text, &places, &unreadable, deadline);
         (result.text, result.attachments) = (text.into(), attachments);
     }
-    // The run is over, whatever the disk and the reader say.
-    let _ = watchers.tell(Event::Result(result.clone()));
-    if let Err(error) = open.end(&result) {
-        let message = format!("the result cannot be kept: {}", causes(&error)).into();
-        let _ = observer.event(&Event::Notice { message });
+    if !keep_result(&mut open, active, runs, &mut result)
+        && let Some(failure) = &result.failure
+    {
+        observer.unkept(failure);
     }
+    drop(open);
+    // The run is over, whatever the disk and the reader say.
+    let _ = observer.event(&Event::Result(result.clone()));
     if let Some(failure) = remains.and_then(|mut remains| remains.clear()) {
         let _ = observer.event(&Event::Notice { message: failure.message });
     }
@@ -355,6 +368,39 @@ fn open_with_layer(runs: &Runs, run: &RunId) -> Result<OpenRun, RunsError> {
     let open = runs.open(run)?;
     open.make_layer()?;
     Ok(open)
+}
+
+/// Writes down how a run ended. A disk that is full has space for that: what the run left to be removed, and what was reserved as
+/// the run began. If the result cannot be kept all the same, the run has failed, and the next one searches what it left. Returns
+/// whether it was kept.
+fn keep_result(open: &mut OpenRun, active: ActiveRun, runs: &Runs, result: &mut RunResult) -> bool {
+    let now = clock::now_ms();
+    if open.end(result, now).is_ok() {
+        return true;
+    }
+    open.remove_tmp();
+    runs.remove_discarded(0, LONG_REMOVAL);
+    let _ = active.release_space();
+    if open.end(result, now).is_ok() {
+        return true;
+    }
+    let shortened = RunResult { text: result.text.clone().truncated(SHORT_REPLY_BYTES), ..result.clone() };
+    let Err(error) = open.end(&shortened, now) else {
+        *result = shortened;
+        return true;
+    };
+    active.leave();
+    let message = format!("the result of the run cannot be kept: {}", causes(&error));
+    let failure = match result.failure.take() {
+        Some(failure) => Failure { message: format!("{message}; {}", failure.message).into(), ..failure },
+        None => Failure::new(FailureClass::Unknown, message),
+    };
+    if result.status == RunStatus::Success {
+        result.status = RunStatus::Failed;
+    }
+    result.exit_code = exit_code::RUNTIME;
+    result.failure = Some(failure.with_remedy("free some space on the disk of the state directory"));
+    false
 }
 
 /// What a run of this length leaves is removed at its end, what a shorter one leaves with a later run.
@@ -620,6 +666,13 @@ impl Watchers<'_> {
         let appended = self.open.append(&line);
         let shown = self.observer.event(&line.event);
         Ok(Told { appended: appended?, shown })
+    }
+
+    /// Writes a notice of what came of the run, and shows it. One that the disk does not take is written with the result.
+    fn tell_at_end(&mut self, message: String) {
+        let line = LogLine { at_ms: clock::now_ms(), event: Event::Notice { message: message.into() } };
+        self.open.append_or_hold_back(&line);
+        let _ = self.observer.event(&line.event);
     }
 }
 

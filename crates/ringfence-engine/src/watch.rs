@@ -85,6 +85,9 @@ impl Watch<'_> {
                     let rest = state.lines.rest();
                     self.lines(&mut state, &rest);
                     self.name_the_limit(&mut state, exit);
+                    if let Some(exceeded) = self.growth.as_ref().and_then(Growth::exceeded_now) {
+                        end(&mut state, || too_much_growth(exceeded));
+                    }
                     return Ok(Watched { exit, ended_for: state.ending.map(|(failure, _)| failure) });
                 }
                 Happening::Nothing => {}

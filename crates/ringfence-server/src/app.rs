@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use ringfence_core::ids::RunId;
 use ringfence_core::mode::ExecutionEnvironment;
 use ringfence_store::Happened;
 use serde_json::{Value, json};
@@ -12,7 +14,8 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::access::{Access, Who};
 use crate::desk::{
-    Answer, DoctorReport, Hear, House, LoginCheck, ModeTiming, ModeView, Refusal, RefusalKind, Step,
+    Answer, DoctorReport, FileChange, Hear, House, LoginCheck, ModeTiming, ModeView, Refusal, RefusalKind,
+    Step,
 };
 use crate::login_codes::LoginCodes;
 use crate::metrics::Metrics;
@@ -65,6 +68,15 @@ pub(crate) struct Inner {
 
 /// An answer that may be fresh enough; who makes it anew holds the lock.
 type Kept<T> = Arc<tokio::sync::Mutex<Option<(Instant, T)>>>;
+
+/// A request that is answered as long as this lives.
+struct Asking(Arc<AtomicBool>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// What was changed, for those who look later.
 pub(crate) struct Noted {
@@ -212,6 +224,14 @@ impl App {
             question(house, &|step| under_way.at(step))
         })
         .await
+    }
+
+    /// What a run has changed. It ends when nobody waits for it any more.
+    pub(crate) async fn diff(&self, run: RunId) -> Result<Vec<FileChange>, Problem> {
+        let asking = Asking(Arc::default());
+        let has_gone = Arc::clone(&asking.0);
+        let is_wanted = move || !has_gone.load(Ordering::Relaxed);
+        self.attempt("diff", move |house, _| house.diff(&run, &is_wanted)).await
     }
 
     /// The same, where a fresh answer serves all who ask.

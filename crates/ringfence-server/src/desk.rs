@@ -145,15 +145,21 @@ pub struct RunView {
 }
 
 /// A file that a run changed in a layer of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChange {
-    /// From the workspace.
+    /// From the workspace. What is invisible, steers or is no text is escaped. Empty in a note about all changes.
     pub path: String,
     /// What was done: `added`, `changed`, `deleted` and the like.
     pub change: String,
     /// The lines, in the unified form, where the file is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
+    /// Why there are no lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<String>,
+    /// Why it cannot be applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conflict: Option<String>,
 }
 
 /// The dead letters, and the webhooks that were given up.
@@ -490,7 +496,7 @@ pub trait House: Desk {
     /// Where the copy of an attachment of a run is, by its place in the list.
     fn attachment(&self, run: &RunId, number: usize) -> Answer<(PathBuf, ringfence_core::event::Attachment)>;
     /// What it wrote in a layer.
-    fn diff(&self, id: &RunId) -> Answer<Vec<FileChange>>;
+    fn diff(&self, id: &RunId, is_wanted: &dyn Fn() -> bool) -> Answer<Vec<FileChange>>;
     /// The last times of the queue: so many spans of so many milliseconds, up to now.
     fn spans(&self, length_ms: u64, count: usize) -> Answer<Vec<Span>>;
     /// The settings.

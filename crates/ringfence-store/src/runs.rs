@@ -133,7 +133,14 @@ impl Runs {
             .open(directory.join("log.jsonl"))
             .map_err(io)?;
         flock(&log, FlockOperation::NonBlockingLockExclusive).map_err(|error| io(error.into()))?;
-        Ok(OpenRun { directory, log, logged: 0, max_log_bytes: u64::MAX, truncated: false })
+        Ok(OpenRun {
+            directory,
+            log,
+            logged: 0,
+            max_log_bytes: u64::MAX,
+            truncated: false,
+            held_back: Vec::new(),
+        })
     }
 
     /// Where all runs are.
@@ -355,6 +362,8 @@ pub struct OpenRun {
     logged: u64,
     max_log_bytes: u64,
     truncated: bool,
+    /// Lines that the disk did not take, in their order; written by [`Self::end`].
+    held_back: Vec<LogLine>,
 }
 
 /// Whether a line is in the log.
@@ -410,6 +419,13 @@ impl OpenRun {
         Ok(Appended::Truncated)
     }
 
+    /// The same at the end of the run. A line that the disk does not take is held back until the result is written.
+    pub fn append_or_hold_back(&mut self, line: &LogLine) {
+        if !self.held_back.is_empty() || self.append(line).is_err() {
+            self.held_back.push(line.clone());
+        }
+    }
+
     fn encode(&self, line: &LogLine) -> Result<Vec<u8>, RunsError> {
         let path = || self.directory.join("log.jsonl");
         let mut text =
@@ -418,23 +434,48 @@ impl OpenRun {
         Ok(text)
     }
 
+    /// Writes a line whole, or not at all.
     fn write(&mut self, text: &[u8]) -> Result<(), RunsError> {
+        if let Err(source) = self.log.write_all(text) {
+            // A line that follows half a line could not be read either.
+            let _ = self.log.set_len(self.logged);
+            return Err(RunsError::Io { path: self.directory.join("log.jsonl"), source });
+        }
         self.logged += text.len() as u64;
-        let path = || self.directory.join("log.jsonl");
-        self.log.write_all(text).map_err(|source| RunsError::Io { path: path(), source })
+        Ok(())
     }
 
-    /// Ends the run: its result is written when this returns, its temporary files are gone.
-    pub fn end(self, result: &RunResult) -> Result<(), RunsError> {
+    /// Ends the run: when this returns, its result and the lines that were held back are written, its temporary files are gone. If
+    /// that fails, the run has no result, and this can be tried again.
+    pub fn end(&mut self, result: &RunResult, at_ms: u64) -> Result<(), RunsError> {
         // A power failure right now makes it a run that was lost, which it says; waiting for the disk is not worth it.
         let path = self.directory.join("result.json");
-        atomic::create(&path, &json(&path, result)?)?;
-        // Left-over temporary files are a nuisance, not a loss.
+        let written = self.write_held_back().and_then(|()| {
+            atomic::create(&path, &json(&path, result)?)?;
+            self.append(&LogLine { at_ms, event: Event::Result(result.clone()) })
+        });
+        if let Err(error) = written {
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
+        self.remove_tmp();
+        Ok(())
+    }
+
+    fn write_held_back(&mut self) -> Result<(), RunsError> {
+        while let Some(line) = self.held_back.first().cloned() {
+            self.append(&line)?;
+            self.held_back.remove(0);
+        }
+        Ok(())
+    }
+
+    /// Removes the temporary files of the run. Left-over ones are a nuisance, not a loss.
+    pub fn remove_tmp(&self) {
         let tmp = self.directory.join("tmp");
         if tmp.exists() {
             let _ = remove_directory(&tmp);
         }
-        Ok(())
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, chmodat, fchmod, mkdirat, openat, renameat_with, symlinkat, unlinkat,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, chmodat, fchmod, linkat, mkdirat, openat, renameat_with,
+    symlinkat, unlinkat,
 };
+use rustix::io::Errno;
 
 use crate::directory::{Directory, EntryKind};
 
@@ -31,6 +34,24 @@ impl Directory {
         let (parent, name) = self.parent(path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&parent, name, flags, Mode::from_raw_mode(permissions))?.into())
+    }
+
+    /// Creates a regular file for writing that has no name in this directory, and is gone when it is closed before
+    /// [`Self::name_file`]. `None` where the file system has no such files.
+    pub fn create_unnamed_file(&self, permissions: u32) -> io::Result<Option<File>> {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        match openat(self, ".", flags, Mode::from_raw_mode(permissions)) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives a file without a name one in this directory. Fails if the name exists.
+    pub fn name_file(&self, file: &File, name: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(name)?;
+        let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        Ok(linkat(CWD, link, &parent, name, AtFlags::SYMLINK_FOLLOW)?)
     }
 
     /// Creates a symbolic link.

@@ -23,6 +23,8 @@ pub use self::git_directory::{is_git_directory, is_git_directory_in_overlay};
 
 /// How much is searched.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 300_000 };
+/// Visits between two looks at the clock.
+const DEADLINE_INTERVAL: u32 = 64;
 /// What makes a directory a repository without a working tree, or is executed in one.
 const PARTS_OF_BARE: [&str; 7] =
     ["HEAD", "commondir", "config", "config.worktree", "hooks", "objects", "refs"];
@@ -235,38 +237,48 @@ const CONTENTS: &[&str] = &[
 /// What executes a file of a name that belongs to a family.
 fn of_family(name: &str) -> Option<ExecutedBy> {
     let bare = name.strip_prefix('.').unwrap_or(name);
+    let begins = |begin: &str| bare.get(..begin.len()).is_some_and(|own| own.eq_ignore_ascii_case(begin));
+    let ends_with = |rest: &str, end: &str| {
+        let from = rest.len().checked_sub(end.len());
+        from.and_then(|from| rest.get(from..)).is_some_and(|own| own.eq_ignore_ascii_case(end))
+    };
     let fits = |begin: &str, ends: &[&str]| {
-        bare.strip_prefix(begin).is_some_and(|rest| ends.iter().any(|end| rest.ends_with(end)))
+        begins(begin) && ends.iter().any(|end| ends_with(&bare[begin.len()..], end))
     };
     FAMILIES.iter().find(|(begin, ends, _)| fits(begin, ends)).map(|(.., by)| *by)
 }
 
-/// What executes a file of this path, if anything does.
+/// What executes a file of this path, if anything does. File systems that do not distinguish case find a name in any: so does this.
 pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     let parts: Vec<&OsStr> = path.iter().collect();
     let (last, above) = parts.split_last()?;
     let ends_with = |parts: &[&OsStr], names: &[&str]| {
         let from = parts.len().checked_sub(names.len());
-        from.is_some_and(|from| parts[from..].iter().zip(names).all(|(part, name)| *part == *name))
+        from.is_some_and(|from| {
+            parts[from..].iter().zip(names).all(|(part, name)| part.eq_ignore_ascii_case(name))
+        })
     };
     if ends_with(&parts, &[".cargo", "config.toml"]) || ends_with(&parts, &[".cargo", "config"]) {
         return Some(ExecutedBy::PackageManager);
     }
-    if parts.iter().any(|part| *part == ".git") {
+    if parts.iter().any(|part| part.eq_ignore_ascii_case(".git")) {
         return Some(ExecutedBy::Git);
     }
-    if ["commondir", "config.worktree", "gitdir"].iter().any(|name| last == name) {
+    if ["commondir", "config.worktree", "gitdir"].iter().any(|name| last.eq_ignore_ascii_case(name)) {
         return Some(ExecutedBy::Git);
     }
     if ends_with(&parts, &["tools", "bazel"]) {
         return Some(ExecutedBy::PackageManager);
     }
-    let is_of_mise = |part: &&OsStr| *part == "mise" || *part == ".mise";
-    if Path::new(last).extension().is_some_and(|end| end == "toml") && above.iter().any(is_of_mise) {
+    let is_of_mise = |part: &&OsStr| part.eq_ignore_ascii_case("mise") || part.eq_ignore_ascii_case(".mise");
+    if Path::new(last).extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"))
+        && above.iter().any(is_of_mise)
+    {
         return Some(ExecutedBy::Shell);
     }
-    let known = |part: &OsStr| NAMES.iter().find(|(name, _)| part == *name).map(|(_, by)| *by);
-    let inside = above.iter().find(|part| CONTENTS.iter().any(|name| *part == name));
+    let known =
+        |part: &OsStr| NAMES.iter().find(|(name, _)| part.eq_ignore_ascii_case(name)).map(|(_, by)| *by);
+    let inside = above.iter().find(|part| CONTENTS.iter().any(|name| part.eq_ignore_ascii_case(name)));
     let named = || known(last).or_else(|| of_family(last.to_str()?));
     inside.and_then(|part| known(part)).or_else(named)
 }
@@ -317,9 +329,10 @@ impl Finds {
 /// Searches a workspace for what changed since a run began.
 pub fn search(workspace: &Directory, search: Search<'_>) -> io::Result<Report> {
     let mut finds = Finds::default();
-    let mut late = false;
+    let (mut late, mut visits) = (false, 0u32);
     let unvisited = walk(workspace, BOUNDS, &mut |visit| {
-        late = late || (finds.files.len() % 64 == 0 && Instant::now() > search.deadline);
+        late = late || (visits.is_multiple_of(DEADLINE_INTERVAL) && Instant::now() > search.deadline);
+        visits = visits.wrapping_add(1);
         if late {
             return Next::PassOver;
         }
@@ -549,6 +562,11 @@ mod tests {
             ("src/main.rs", None),
             ("mise/notes.md", None),
             ("bazel", None),
+            ("sub/.GIT/config", Some(Git)),
+            ("a/.VSCode/tasks.json", Some(Editor)),
+            (".Cargo/CONFIG.toml", Some(PackageManager)),
+            ("LeftHook.YML", Some(Git)),
+            ("claude.md", Some(AgentCli)),
         ] {
             assert_eq!(executed_by(Path::new(path)), by, "{path}");
         }

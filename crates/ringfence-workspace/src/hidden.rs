@@ -20,9 +20,9 @@ impl HiddenFiles {
         self.ids.insert(id);
     }
 
-    /// Adds the file or directory at a path of the host, if there is one. Nothing is opened.
+    /// Adds the file or directory at a path of the host, if there is one. Nothing is opened, and a link at its end is not followed.
     pub fn add_path(&mut self, path: &Path) {
-        let found = rustix::fs::stat(path).map(|data| Metadata::from(data).id());
+        let found = rustix::fs::lstat(path).map(|data| Metadata::from(data).id());
         self.ids.extend(found);
     }
 

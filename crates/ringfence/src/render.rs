@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use anstyle::{AnsiColor, Style};
 use ringfence_core::event::{Attachment, Event, RunResult, RunStatus, Stream, Usage};
-use ringfence_core::failure::FailureClass;
+use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::text::{PlainText, escaped};
 use ringfence_engine::Observer;
 use serde_json::Value;
@@ -146,6 +146,10 @@ impl Observer for Json {
     fn raw(&mut self, _: Stream, _: &[u8]) -> io::Result<()> {
         Ok(())
     }
+
+    fn unkept(&mut self, failure: &Failure) {
+        crate::report::print(&failure.message, failure.remedy.as_deref());
+    }
 }
 
 /// Tells nobody: what happens is in the log.
@@ -158,6 +162,10 @@ impl Observer for Nobody {
 
     fn raw(&mut self, _: Stream, _: &[u8]) -> io::Result<()> {
         Ok(())
+    }
+
+    fn unkept(&mut self, failure: &Failure) {
+        crate::report::print(&failure.message, failure.remedy.as_deref());
     }
 }
 

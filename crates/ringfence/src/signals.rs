@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use ringfence_core::backend::{Stop, Terminal};
 use ringfence_core::event::{Event, Stream};
+use ringfence_core::failure::Failure;
 use ringfence_engine::{Cancel, Observer};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -75,6 +76,10 @@ impl Observer for Hearing<'_> {
 
     fn warning(&mut self, message: &str) {
         self.observer.warning(message);
+    }
+
+    fn unkept(&mut self, failure: &Failure) {
+        self.observer.unkept(failure);
     }
 
     fn raw(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {

@@ -53,6 +53,10 @@ impl Staged for Traceless<run::Built> {
         self.run.locations()
     }
 
+    fn hidden(&mut self) -> Vec<PathBuf> {
+        self.run.hidden()
+    }
+
     fn stubs(&mut self) -> Vec<(PathBuf, Option<String>)> {
         self.run.stubs()
     }

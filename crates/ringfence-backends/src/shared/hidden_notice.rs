@@ -1,6 +1,7 @@
 //! The notice that names files of the workspace that a run does not see.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use ringfence_core::plan::Request;
 use ringfence_core::text::escaped;
@@ -12,12 +13,13 @@ const MAX_NAMED: usize = 3;
 /// Characters of a name that are shown.
 const MAX_NAME_CHARS: usize = 80;
 
-/// What a user should know of the workspace, with the files that are hidden in it. Directories have notices of their own.
-pub(crate) fn notices(survey: Survey, request: &Request) -> Vec<String> {
+/// What a user should know of the workspace, with the files that are hidden in it, and all that is hidden. Directories have notices of
+/// their own.
+pub(crate) fn notices(survey: Survey, request: &Request) -> (Vec<String>, BTreeSet<(PathBuf, bool)>) {
     let workspace = request.workspace.host().as_path();
     let files = survey.hidden.iter().filter(|(_, directory)| !directory);
     let hidden = notice(files.filter_map(|(path, _)| path.strip_prefix(workspace).ok()));
-    hidden.into_iter().chain(survey.notices).collect()
+    (hidden.into_iter().chain(survey.notices).collect(), survey.hidden)
 }
 
 fn notice<'a>(files: impl Iterator<Item = &'a Path>) -> Option<String> {

@@ -1,6 +1,7 @@
 //! A run below a gate: read its pipes, and believe nothing about its end before the gate is buried, unless nobody but the
 //! gate can have said it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -122,6 +123,7 @@ impl Idle {
             notices: Vec::new(),
             warnings: Vec::new(),
             locations: Vec::new(),
+            hidden: BTreeSet::new(),
             stubs: Vec::new(),
             programs: Vec::new(),
         })
@@ -139,6 +141,8 @@ pub(crate) struct Built {
     warnings: Vec<String>,
     /// Where directories are in the trees that were scanned.
     locations: Vec<(PathBuf, Locations)>,
+    /// What is hidden, and whether it is a directory.
+    hidden: BTreeSet<(PathBuf, bool)>,
     /// The names that are reserved in the workspace.
     stubs: Vec<(PathBuf, Option<String>)>,
     /// Files that commands of git's configuration may lead to.
@@ -158,14 +162,8 @@ impl Built {
         let stubs = stubs.collect();
         let warnings = std::mem::take(&mut survey.warnings);
         let programs = std::mem::take(&mut survey.user_git.programs);
-        Self {
-            programs,
-            notices: hidden_notice::notices(survey, request),
-            warnings,
-            locations,
-            stubs,
-            ..self
-        }
+        let (notices, hidden) = hidden_notice::notices(survey, request);
+        Self { notices, warnings, locations, hidden, stubs, programs, ..self }
     }
 }
 
@@ -180,6 +178,10 @@ impl Staged for Built {
 
     fn locations(&mut self) -> Vec<(PathBuf, Locations)> {
         std::mem::take(&mut self.locations)
+    }
+
+    fn hidden(&mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.hidden).into_iter().map(|(path, _)| path).collect()
     }
 
     fn stubs(&mut self) -> Vec<(PathBuf, Option<String>)> {

@@ -89,15 +89,12 @@ impl Layer {
     /// Gives the files of a batch their names.
     fn name_batch(&self, batch: &mut Vec<(usize, Copied)>, results: &mut [(&Change, Result<(), String>)]) {
         let synced = sync(batch.iter().map(|(_, copied)| &copied.file));
-        for (number, copied) in batch.drain(..) {
+        for (number, mut copied) in batch.drain(..) {
             let Some((change, result)) = results.get_mut(number) else { continue };
             let put = match &synced {
-                Ok(()) => self.name(change, &copied).and_then(|()| self.forget(change)),
+                Ok(()) => self.name(change, &mut copied).and_then(|()| self.forget(change)),
                 Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
             };
-            if put.is_err() {
-                let _ = copied.parent.remove_file(&copied.temporary);
-            }
             *result = put.map_err(|error| explain(&error));
         }
     }
@@ -108,27 +105,39 @@ impl Layer {
         comes && self.upper.metadata(&change.path).is_ok_and(|data| data.kind() == EntryKind::File)
     }
 
-    /// Copies a file to a temporary name beside its own.
+    /// Copies a file into the directory of its own name: without any name, so that nothing is left of it if this process is killed,
+    /// or by a temporary one where the file system has no such files.
     fn copy_aside(&self, change: &Change, number: usize) -> io::Result<Copied> {
         let data = self.upper.metadata(&change.path)?;
         let (parent, _) = self.workspace.parent(&change.path)?;
         let temporary = PathBuf::from(format!(".ringfence-apply-{}-{number}", std::process::id()));
-        let _ = parent.remove_file(&temporary);
-        let file = parent.create_file(&temporary, 0o600)?;
-        match self.copy(&change.path, &data, &file) {
-            Ok(()) => Ok(Copied { parent, temporary, file }),
-            Err(error) => {
+        let (file, is_named) = match parent.create_unnamed_file(0o600)? {
+            Some(file) => (file, false),
+            None => {
                 let _ = parent.remove_file(&temporary);
-                Err(error)
+                (parent.create_file(&temporary, 0o600)?, true)
             }
-        }
+        };
+        let copied = Copied { parent, temporary, is_named, file };
+        self.copy(&change.path, &data, &copied.file)?;
+        Ok(copied)
     }
 
-    /// Gives a file that was copied its own name.
-    fn name(&self, change: &Change, copied: &Copied) -> io::Result<()> {
+    /// Gives a file that was copied its own name. What it replaces can only be replaced by another name.
+    fn name(&self, change: &Change, copied: &mut Copied) -> io::Result<()> {
         let existing = self.existing(change)?;
-        let name = change.path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        copied.parent.rename(&copied.temporary, Path::new(name), existing)
+        let name = Path::new(change.path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+        if !copied.is_named && existing == Existing::Keep {
+            return copied.parent.name_file(&copied.file, name);
+        }
+        if !copied.is_named {
+            let _ = copied.parent.remove_file(&copied.temporary);
+            copied.parent.name_file(&copied.file, &copied.temporary)?;
+            copied.is_named = true;
+        }
+        copied.parent.rename(&copied.temporary, name, existing)?;
+        copied.is_named = false;
+        Ok(())
     }
 
     /// What is done with a file that has the name of a change. One that was changed since the run began stays.
@@ -168,6 +177,9 @@ impl Layer {
         }
         let existing = self.existing(change)?;
         let (parent, name) = workspace.parent(path)?;
+        if existing == Existing::Keep {
+            return parent.create_link(Path::new(name), &self.upper.read_link(path)?);
+        }
         let temporary = PathBuf::from(format!(".ringfence-apply-{}", std::process::id()));
         let _ = parent.remove_file(&temporary);
         let made = parent.create_link(&temporary, &self.upper.read_link(path)?);
@@ -206,7 +218,17 @@ impl Layer {
 struct Copied {
     parent: Directory,
     temporary: PathBuf,
+    /// Whether it has the temporary name.
+    is_named: bool,
     file: File,
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        if self.is_named {
+            let _ = self.parent.remove_file(&self.temporary);
+        }
+    }
 }
 
 /// Waits until the data of files is on the disk: for few files one by one, for many with all else of their file systems, for

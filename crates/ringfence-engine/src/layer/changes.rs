@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -29,6 +30,8 @@ pub struct Limits {
     pub compared_bytes: u64,
     /// How much is read to find renamed files.
     pub renames: RenameLimits,
+    /// When to stop, if that is bounded.
+    pub deadline: Option<Instant>,
 }
 
 impl Limits {
@@ -38,7 +41,12 @@ impl Limits {
         path_bytes: 256 << 20,
         compared_bytes: 4 << 30,
         renames: RenameLimits::DEFAULT,
+        deadline: None,
     };
+
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
 }
 
 /// All that a run changed, in the order of the paths.
@@ -52,6 +60,10 @@ pub struct Changes {
     pub is_truncated: bool,
     /// Number of files whose content was read to find renamed ones.
     pub digests: usize,
+    /// Number of times that a directory was asked for as a git repository.
+    pub lookups: usize,
+    /// What the user should know before the changes are applied.
+    pub warnings: Vec<String>,
 }
 
 /// What is below a directory of the upper directory.
@@ -87,15 +99,31 @@ impl Layer {
 
     /// The same with other limits.
     pub fn changes_within(&self, limits: &Limits) -> Changes {
-        let mut walk =
-            Walk { layer: self, left: *limits, is_truncated: false, is_unread: false, list: Vec::new() };
+        let mut walk = Walk {
+            layer: self,
+            left: *limits,
+            is_truncated: false,
+            is_late: false,
+            is_unread: false,
+            list: Vec::new(),
+        };
         walk.compare_all();
-        let Walk { is_truncated, is_unread, mut list, .. } = walk;
+        let Walk { is_truncated, mut is_late, is_unread, mut list, .. } = walk;
         list.sort_by(|a, b| a.path.cmp(&b.path).then(is_addition(a).cmp(&is_addition(b))));
-        let renames = renames::find(self, &mut list, &limits.renames);
-        executed::mark(self, &mut list);
-        let mut notices = Vec::new();
-        if is_truncated {
+        let renames = match is_late {
+            true => renames::Renames::default(),
+            false => renames::find(self, &mut list, &limits.renames),
+        };
+        let marked = executed::mark(self, &mut list, limits.deadline);
+        is_late |= !marked.is_complete;
+        let warnings: Vec<String> = self.unknown_below.iter().cloned().collect();
+        let mut notices = warnings.clone();
+        if is_late {
+            notices.push(
+                "not all changes were looked at in the time for that: `ringfence diff` has no such limit"
+                    .into(),
+            );
+        } else if is_truncated {
             notices.push(format!(
                 "the run changed more files than are listed ({}): apply or discard these first, or discard the run",
                 list.len()
@@ -106,7 +134,14 @@ impl Layer {
                 .push("large files of the same length were not compared: they are listed as changed".into());
         }
         notices.extend(renames.notice);
-        Changes { list, notices, is_truncated, digests: renames.digests }
+        Changes {
+            list,
+            notices,
+            is_truncated: is_truncated || is_late,
+            digests: renames.digests,
+            lookups: marked.lookups,
+            warnings,
+        }
     }
 }
 
@@ -118,6 +153,8 @@ struct Walk<'a> {
     layer: &'a Layer,
     left: Limits,
     is_truncated: bool,
+    /// Whether the time was over before all was compared.
+    is_late: bool,
     /// Whether files were not compared because they are large.
     is_unread: bool,
     list: Vec<Change>,
@@ -133,9 +170,14 @@ struct Pair {
 impl Walk<'_> {
     fn compare_all(&mut self) {
         let mut pending = vec![Pending::root()];
-        while let Some(directory) = pending.pop() {
+        while let Some(directory) = pending.pop().filter(|_| !self.is_over_time()) {
             self.compare(directory, &mut pending);
         }
+    }
+
+    fn is_over_time(&mut self) -> bool {
+        self.is_late = self.is_late || self.left.is_late();
+        self.is_late
     }
 
     /// Adds a change, unless there are too many.
@@ -160,6 +202,7 @@ impl Walk<'_> {
             conflict,
             executed_by: None,
             length: None,
+            mode: None,
             is_covered: false,
         });
         self.list.last_mut()
@@ -183,6 +226,9 @@ impl Walk<'_> {
         let is_covered = is_covered || is_opaque;
         let lower = (below != Below::Nothing).then(|| self.layer.workspace.directory(&path).ok()).flatten();
         for (name, kind) in &names {
+            if self.is_over_time() {
+                return;
+            }
             let path = path.join(name);
             if path.as_os_str().len() > MAX_PATH_BYTES {
                 self.push(&path, What::ADDED, *kind == EntryKind::Directory, Some(TOO_DEEP.into()));
@@ -261,6 +307,13 @@ impl Walk<'_> {
             && let Some(change) = self.push(path, what, is_directory, conflict)
         {
             change.length = (kind == EntryKind::File).then(|| above.length());
+            let mode = (kind != EntryKind::Link).then(|| above.permissions() & PERMISSIONS);
+            let is_other = |mode: &u32| below.is_none_or(|below| below.permissions() & PERMISSIONS != *mode);
+            change.mode = match change.what {
+                What::Added { .. } => mode,
+                What::Modified => mode.filter(is_other),
+                What::Removed { .. } | What::Permissions { .. } => None,
+            };
             change.is_covered = is_covered;
         }
         is_directory.then(|| below.is_some_and(|below| below.kind() == EntryKind::Directory))
@@ -303,7 +356,7 @@ impl Walk<'_> {
     fn removed(&mut self, path: PathBuf) {
         let workspace = &self.layer.workspace;
         let mut pending = vec![path];
-        while let Some(path) = pending.pop() {
+        while let Some(path) = pending.pop().filter(|_| !self.is_over_time()) {
             let Ok(data) = workspace.metadata(&path) else { continue };
             let is_directory = data.kind() == EntryKind::Directory;
             if is_directory && let Ok(directory) = workspace.directory(&path) {
@@ -360,13 +413,13 @@ pub(super) fn below(
         let mut is_full = false;
         let _ = upper.each(&mut |name, kind, _| {
             let path = path.join(name);
-            let length = path.as_os_str().len();
-            is_full = left.entries == 0 || length > left.path_bytes;
-            if is_full || length > MAX_PATH_BYTES {
+            let written = written_length(&path);
+            is_full = left.entries == 0 || written > left.path_bytes;
+            if is_full || path.as_os_str().len() > MAX_PATH_BYTES {
                 return !is_full;
             }
             left.entries -= 1;
-            left.path_bytes -= length;
+            left.path_bytes -= written;
             let below = lower.metadata(Path::new(name)).ok().filter(|below| below.kind() == kind);
             match kind {
                 EntryKind::Directory => pending.push(path),
@@ -381,4 +434,14 @@ pub(super) fn below(
         }
     }
     (known, true)
+}
+
+/// Bytes of a path as a JSON document has it, at most.
+pub(super) fn written_length(path: &Path) -> usize {
+    let of_byte = |byte: &u8| match byte {
+        0..0x20 => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
+    };
+    path.as_os_str().as_bytes().iter().map(of_byte).sum()
 }

@@ -47,6 +47,8 @@ pub struct Layer {
     began: (i64, i64),
     /// Inodes of workspace files that lay below changed ones when the run was over.
     known: BTreeMap<PathBuf, u64>,
+    /// What the user is told if that cannot be read.
+    unknown_below: Option<String>,
     stubs: StubList,
 }
 
@@ -96,6 +98,9 @@ pub struct Change {
     /// What executes it later, if it stays and a program does.
     #[serde(skip)]
     pub executed_by: Option<ExecutedBy>,
+    /// Permissions that it gets when it is applied: of what was added, and of what was modified where they differ from before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
     /// Length of a regular file that was added or removed.
     #[serde(skip)]
     length: Option<u64>,
@@ -167,8 +172,10 @@ impl Layer {
         let (marked, marker_name) = own_parent(marker)?;
         let began = marked.metadata(&marker_name).map_err(failed(marker))?;
         let read = |source| LayerError::Read { path: directory.to_owned(), source };
+        let (known, unknown_below) = known(&overlay);
         Ok(Self {
-            known: known(&overlay).map_err(read)?,
+            known,
+            unknown_below,
             stubs: StubList::read(&overlay).map_err(read)?,
             workspace: Directory::open_known(workspace, id)?,
             began: began.modified(),
@@ -207,6 +214,10 @@ impl Layer {
             let _ = self.overlay.remove_file(file);
             self.overlay.create_file(file, 0o600)?.write_all(&text)
         });
+        if written.is_err() {
+            // A part of it could be taken for the whole.
+            let _ = self.overlay.remove_file(file);
+        }
         written.map_err(failed(file))?;
         Ok((!is_complete).then(|| {
             "the run changed more files than could be looked at: of some, only the time tells whether they were changed \
@@ -264,12 +275,22 @@ fn own_parent(path: &Path) -> Result<(Directory, PathBuf), LayerError> {
     Ok((Directory::open(&parent)?, PathBuf::from(name)))
 }
 
-fn known(overlay: &Directory) -> Result<BTreeMap<PathBuf, u64>, ReadError> {
-    match overlay.read(Path::new(KNOWN), MAX_KNOWN_BYTES) {
-        Ok(text) => Ok(serde_json::from_slice(&text).unwrap_or_default()),
-        // The run was killed before it was written.
+/// What lay below changed files when the run was over. Where that cannot be read, it is as if the run had been killed before it was
+/// written, and the user is told.
+fn known(overlay: &Directory) -> (BTreeMap<PathBuf, u64>, Option<String>) {
+    let read = match overlay.read(Path::new(KNOWN), MAX_KNOWN_BYTES) {
+        Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
         Err(error) if error.is_missing() => Ok(BTreeMap::new()),
-        Err(error) => Err(error),
+        Err(error) => Err(error.to_string()),
+    };
+    match read {
+        Ok(known) => (known, None),
+        Err(why) => {
+            let notice = format!(
+                "what lay below the changes is not known ({why}): only the time tells whether a file was changed in the workspace since"
+            );
+            (BTreeMap::new(), Some(notice))
+        }
     }
 }
 

@@ -179,3 +179,40 @@ fn many_files_are_applied_in_batches_in_their_order() {
     let names = std::fs::read_dir(workspace.join("d0")).unwrap().count();
     assert_eq!(names, 100, "no temporary name is left");
 }
+
+/// Control characters are six bytes each in the note of what lies below, which has to be short enough to be read again.
+#[test]
+fn names_are_charged_as_they_are_written() {
+    for name in ["plain", "\u{1}\u{1f}\n\t", "\"quoted\\", "ä€"] {
+        let written = serde_json::to_string(Path::new(name)).unwrap().len() - 2;
+        assert!(super::changes::written_length(Path::new(name)) >= written, "{name:?}");
+    }
+}
+
+/// Directories of one name in another, each of which could make the one above it a repository: decided once for each directory.
+#[test]
+fn nested_names_of_git_are_decided_once_for_each_directory() {
+    let place = Place::new();
+    let deep = "refs/".repeat(300);
+    for number in 0..2000 {
+        place.write(&format!("run/layer/upper/{deep}{number}"), "");
+    }
+    place.write("run/layer/upper/bare/HEAD", "ref: x");
+    for name in ["objects/a/x", "refs/y"] {
+        place.write(&format!("run/layer/upper/bare/{name}"), "");
+    }
+    let changes = place.layer().changes();
+    assert!(changes.lookups < 2000, "{} lookups for {} changes", changes.lookups, changes.list.len());
+    let marked = changes.list.iter().filter(|change| change.executed_by.is_some());
+    assert_eq!(marked.map(|change| change.path.clone()).collect::<Vec<_>>(), [Path::new("bare/HEAD")]);
+}
+
+#[test]
+fn changes_that_are_not_looked_at_in_time_are_told() {
+    let place = Place::new();
+    place.write("run/layer/upper/a", "1");
+    let limits = Limits { deadline: Some(Instant::now()), ..Limits::DEFAULT };
+    let changes = place.layer().changes_within(&limits);
+    assert!(changes.is_truncated && changes.notices.iter().any(|notice| notice.contains("in the time")));
+    assert_eq!(place.layer().changes().list.len(), 1);
+}

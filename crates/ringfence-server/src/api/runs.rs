@@ -183,13 +183,19 @@ pub(super) async fn net(State(app): State<App>, Named(run): Named<RunId>) -> Res
 /// A file that was changed.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Changed {
-    /// From the workspace.
+    /// From the workspace. What is invisible, steers or is no text is escaped. Empty in a note about all changes.
     path: String,
     /// What was done.
     change: String,
     /// The lines, in the unified form, where the file is text.
     #[serde(skip_serializing_if = "Option::is_none")]
     diff: Option<String>,
+    /// Why there are no lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    omitted: Option<String>,
+    /// Why it cannot be applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conflict: Option<String>,
 }
 
 /// What a run wrote.
@@ -202,8 +208,14 @@ pub(super) struct Diff {
 #[utoipa::path(get, path = "/runs/{run}/diff", tag = "runs", params(("run" = String, Path, description = "Its name.")), responses((status = 200, body = Diff, description = "File by file."), (status = 409, body = Problem, content_type = "application/problem+json", description = "It has no layer.")))]
 pub(super) async fn diff(State(app): State<App>, Named(run): Named<RunId>) -> Result<Json<Diff>, Problem> {
     let run = view(&app, run).await?.record.run;
-    let changes = app.ask(move |house| house.diff(&run)).await?;
-    let changes = changes.into_iter().map(|FileChange { path, change, diff }| Changed { path, change, diff });
+    let changes = app.diff(run).await?.into_iter();
+    let changes = changes.map(|FileChange { path, change, diff, omitted, conflict }| Changed {
+        path,
+        change,
+        diff,
+        omitted,
+        conflict,
+    });
     Ok(Json(Diff { changes: changes.collect() }))
 }
 

@@ -75,15 +75,14 @@ pub(super) async fn show(
         return Ok(Page::new(&visitor, "/ui/runs", "Run", &body));
     }
     let run = view.record.run.clone();
-    let (net, diff) = {
+    let net = {
         let run = run.clone();
-        let layered = view.record.layer && view.result.is_some();
-        app.ask(move |house| {
-            // A run that reached nobody has nothing to read.
-            let net = house.net(&run).unwrap_or_default();
-            Ok((net, if layered { house.diff(&run).unwrap_or_default() } else { Vec::new() }))
-        })
-        .await?
+        // A run that reached nobody has nothing to read.
+        app.ask(move |house| Ok(house.net(&run).unwrap_or_default())).await?
+    };
+    let diff = match view.record.layer && view.result.is_some() {
+        true => app.diff(run.clone()).await.unwrap_or_default(),
+        false => Vec::new(),
     };
     let (first, next) = beginning(&app, &run).await;
     let body = html! {
@@ -240,11 +239,12 @@ fn changes(diff: &[FileChange]) -> Markup {
     html! {
         @if diff.is_empty() { p.empty { "Nothing that is still apart from the workspace." } }
         @for change in diff {
-            details.change { summary { code { (change.path) } " " small { (change.change) } }
+            details.change { summary { code { bdi { (change.path) } } " " small { (change.change) } }
+                @if let Some(conflict) = &change.conflict { p.empty { "Conflict: " (conflict) "." } }
                 @if let Some(text) = &change.diff { pre.diff { @for line in text.lines() {
                     @let kind = match line.as_bytes().first() { Some(b'+') => "added", Some(b'-') => "removed", Some(b'@') => "hunk", _ => "same" };
                     span class=(kind) { (line) "\n" }
-                } } } @else { p.empty { "It is no text." } }
+                } } } @else if let Some(why) = &change.omitted { p.empty { "Not shown: " (why) "." } }
             }
         }
     }

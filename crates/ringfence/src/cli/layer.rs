@@ -1,8 +1,9 @@
 //! `ringfence diff`, `apply`, `discard`: what a run wrote in a workspace that stayed untouched.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, anyhow, bail};
@@ -11,7 +12,8 @@ use ringfence_core::ids::RunId;
 use ringfence_core::record::Record;
 use ringfence_core::text::escaped;
 use ringfence_engine::git::{self, ImportedRefs};
-use ringfence_engine::layer::{Applied, Change, Changes, Layer, LayerError, What};
+use ringfence_engine::layer::{Applied, Change, Changes, Layer, LayerError, Limits, What};
+use ringfence_engine::shown_path;
 use ringfence_server::desk::FileChange;
 use ringfence_store::runs::Progress;
 use ringfence_workspace::executed::ExecutedBy;
@@ -77,49 +79,117 @@ pub(crate) fn show_changes(run: &RunId, installation: &Installation) -> anyhow::
 
 /// Number of changes that are sent to a client.
 const MAX_SENT_CHANGES: usize = 5_000;
-/// Bytes of differences that are sent to a client.
+/// Bytes of differences that are computed for a client.
 const MAX_SENT_BYTES: usize = 8 << 20;
+/// How long the changes of a run are looked at for a client.
+const SENT_CHANGES_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// All that a run has changed, file by file, as far as it is sent to a client.
-pub(crate) fn file_changes(run: &RunId, installation: &Installation) -> anyhow::Result<Vec<FileChange>> {
+/// All that a run has changed, file by file, as far as it is sent to a client, and as long as it `is_wanted`.
+pub(crate) fn file_changes(
+    run: &RunId,
+    installation: &Installation,
+    is_wanted: &dyn Fn() -> bool,
+) -> anyhow::Result<Vec<FileChange>> {
+    let deadline = Instant::now() + SENT_CHANGES_TIMEOUT;
     let layer = open(run.as_str(), None, installation)?;
-    let changes = layer.changes();
-    let mut left = MAX_SENT_BYTES;
-    let told = changes.list.iter().filter(|change| !is_told_elsewhere(change)).take(MAX_SENT_CHANGES);
-    let mut sent: Vec<FileChange> = told
-        .map(|change| {
-            let texts = (left > 0).then(|| texts(&layer, change)).flatten();
-            let diff = texts.map(|(before, after)| {
-                line_diff(&before, &after).unified_diff().context_radius(3).to_string()
-            });
-            let diff = diff.filter(|diff| diff.len() <= left);
-            left = left.saturating_sub(diff.as_ref().map_or(0, String::len));
-            FileChange { path: change.path.display().to_string(), change: done_to(&layer, change), diff }
-        })
-        .collect();
-    if sent.len() == MAX_SENT_CHANGES {
-        let change = format!("more changes follow: `ringfence diff {run}` shows all of them");
-        sent.push(FileChange { path: String::new(), change, diff: None });
+    let limits = Limits { deadline: Some(deadline), ..Limits::DEFAULT };
+    let changes = layer.changes_within(&limits);
+    let mut differences = Differences { layer: &layer, left: MAX_SENT_BYTES, deadline };
+    let mut sent = Vec::new();
+    let mut told = changes.list.iter().filter(|change| !is_told_elsewhere(change));
+    for change in told.by_ref().take(MAX_SENT_CHANGES) {
+        if !is_wanted() {
+            bail!("the client does not wait for the changes any more");
+        }
+        sent.push(differences.file_change(change));
     }
+    let more = told.next().map(|_| format!("more changes follow: `ringfence diff {run}` shows all of them"));
+    let notices = changes.notices.into_iter().chain(more);
+    sent.extend(notices.map(|change| FileChange { change, ..FileChange::default() }));
     Ok(sent)
+}
+
+/// Differences of files for a client: few enough, and none after the deadline.
+struct Differences<'a> {
+    layer: &'a Layer,
+    /// Bytes that may still be computed.
+    left: usize,
+    deadline: Instant,
+}
+
+impl Differences<'_> {
+    fn file_change(&mut self, change: &Change) -> FileChange {
+        let (diff, omitted) = match self.diff(change) {
+            Ok(diff) => (Some(diff), None),
+            Err(why) => (None, Some(why.to_owned())),
+        };
+        FileChange {
+            path: name(&change.path),
+            change: done_to(change),
+            diff,
+            omitted,
+            conflict: change.conflict.clone(),
+        }
+    }
+
+    /// The lines of one file that differ, or why they are not shown. What was computed is charged, shown or not.
+    fn diff(&mut self, change: &Change) -> Result<String, &'static str> {
+        let time = self.deadline.saturating_duration_since(Instant::now());
+        if self.left == 0 || time.is_zero() {
+            return Err(TOO_MUCH);
+        }
+        if is_long(self.layer, change) {
+            return Err(TOO_LONG);
+        }
+        let (before, after) = texts(self.layer, change).ok_or(NO_TEXT)?;
+        let mut lines = String::new();
+        for hunk in line_diff(&before, &after, time).unified_diff().context_radius(3).iter_hunks() {
+            lines.push_str(&format!("{}\n", hunk.header()));
+            for change in hunk.iter_changes() {
+                let line = escaped(change.value().trim_end_matches('\n'));
+                lines.push_str(&format!("{}{line}\n", change.tag()));
+            }
+        }
+        let fits = lines.len() <= self.left;
+        self.left = self.left.saturating_sub(lines.len());
+        if fits { Ok(lines) } else { Err(TOO_MUCH) }
+    }
+}
+
+const NO_TEXT: &str = "it is no text";
+const TOO_LONG: &str = "it is too long to show";
+const TOO_MUCH: &str = "the changes are too many to show all of them here";
+
+/// Whether a side of a change is a longer file than is shown.
+fn is_long(layer: &Layer, change: &Change) -> bool {
+    let is_long = |side: &Directory| {
+        side.metadata(&change.path)
+            .is_ok_and(|data| data.kind() == EntryKind::File && data.length() > LONGEST_TEXT)
+    };
+    match change.what {
+        What::Added { renamed_from: Some(_) } | What::Permissions { .. } => false,
+        What::Added { .. } => is_long(layer.upper()),
+        What::Removed { .. } => is_long(layer.workspace()),
+        What::Modified => is_long(layer.upper()) || is_long(layer.workspace()),
+    }
 }
 
 /// Longest time that one file is compared line by line; then larger parts of it count as changed.
 const LINE_DIFF_TIMEOUT: Duration = Duration::from_millis(500);
 
-fn line_diff<'t>(before: &'t str, after: &'t str) -> TextDiff<'t, 't, str> {
-    TextDiff::configure().timeout(LINE_DIFF_TIMEOUT).diff_lines(before, after)
+fn line_diff<'t>(before: &'t str, after: &'t str, time: Duration) -> TextDiff<'t, 't, str> {
+    TextDiff::configure().timeout(time.min(LINE_DIFF_TIMEOUT)).diff_lines(before, after)
 }
 
 /// What was done to a file, in words.
-fn done_to(layer: &Layer, change: &Change) -> String {
+fn done_to(change: &Change) -> String {
     let done = match &change.what {
         What::Added { renamed_from: Some(from) } => {
-            format!("renamed from {}{}", name(from), rights(layer, change))
+            format!("renamed from {}{}", name(from), rights(change))
         }
-        What::Added { .. } => format!("added{}", rights(layer, change)),
+        What::Added { .. } => format!("added{}", rights(change)),
         What::Removed { .. } => "removed".to_owned(),
-        What::Modified => "changed".to_owned(),
+        What::Modified => format!("changed{}", rights(change)),
         What::Permissions { from, to } => format!("mode {from:o} → {to:o}"),
     };
     match executed_later(change) {
@@ -270,12 +340,11 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
         if let Some(directory) = directory {
             terminal::about(format!("applied to {}", escaped(&directory)));
         }
-        tell(&done);
+        tell(&done, &changes.list);
         tell_executed(&done, &changes.list);
     }
-    if changes.is_truncated {
-        changes.notices.iter().for_each(terminal::about);
-    }
+    let notices = if changes.is_truncated { &changes.notices } else { &changes.warnings };
+    notices.iter().for_each(terminal::about);
     Ok(ExitCode::from(u8::from(!done.conflicts.is_empty())))
 }
 
@@ -326,9 +395,14 @@ fn tell_commits(imported: &ImportedRefs) {
 
 /// Says which of the applied files programs execute.
 fn tell_executed(done: &Applied, changes: &[Change]) {
-    let applied = changes.iter().filter(|change| done.applied.contains(&change.path));
-    let executed = applied.filter_map(|change| {
-        let path = change.path.display().to_string().into();
+    let executed = changes.iter().filter(|change| change.executed_by.is_some());
+    let mut executed = executed.peekable();
+    if executed.peek().is_none() {
+        return;
+    }
+    let applied: HashSet<&PathBuf> = done.applied.iter().collect();
+    let executed = executed.filter(|change| applied.contains(&change.path)).filter_map(|change| {
+        let path = name(&change.path).into();
         Some(ExecutedLater {
             path,
             why: executed_later(change)?.to_owned(),
@@ -341,10 +415,15 @@ fn tell_executed(done: &Applied, changes: &[Change]) {
     }
 }
 
-fn tell(done: &Applied) {
+/// Says what was applied, with the permissions that others have of it.
+fn tell(done: &Applied, changes: &[Change]) {
     let (green, red) = (AnsiColor::Green.on_default(), AnsiColor::Red.on_default());
+    let come = changes.iter().filter(|change| !matches!(change.what, What::Removed { .. }));
+    let rights: HashMap<&PathBuf, String> =
+        come.map(|change| (&change.path, rights(change))).filter(|(_, rights)| !rights.is_empty()).collect();
     for path in &done.applied {
-        terminal::line(format!("{green}applied{green:#}  {}", name(path)));
+        let rights = rights.get(path).map(String::as_str).unwrap_or_default();
+        terminal::line(format!("{green}applied{green:#}  {}{rights}", name(path)));
     }
     for (path, why) in &done.conflicts {
         terminal::line(format!("{red}conflict{red:#} {}: {why}", name(path)));
@@ -365,7 +444,7 @@ pub(crate) fn discard(args: &DiscardArgs, installation: &Installation) -> anyhow
 
 /// A name on one line, whatever it is made of.
 fn name(path: &Path) -> String {
-    escaped(&path.display().to_string())
+    shown_path(path)
 }
 
 /// One letter for what was done, as git has it.
@@ -392,7 +471,7 @@ fn show_stat(layer: &Layer, changes: &[Change]) {
         let path = match &change.what {
             What::Added { renamed_from: Some(from) } => format!("{} → {}", name(from), name(&change.path)),
             What::Permissions { from, to } => format!("{} (mode {from:o} → {to:o})", name(&change.path)),
-            _ => name(&change.path),
+            _ => format!("{}{}", name(&change.path), rights(change)),
         };
         let slash = if change.directory { "/" } else { "" };
         let conflict = change.conflict.as_ref().map(|why| format!("conflict: {why}"));
@@ -408,7 +487,7 @@ fn show_stat(layer: &Layer, changes: &[Change]) {
 /// How many lines were added and removed, where both sides are texts.
 fn lines_of(layer: &Layer, change: &Change) -> Option<(usize, usize)> {
     let (before, after) = texts(layer, change)?;
-    let diff = line_diff(&before, &after);
+    let diff = line_diff(&before, &after, LINE_DIFF_TIMEOUT);
     let count = |tag| diff.iter_all_changes().filter(|change| change.tag() == tag).count();
     Some((count(ChangeTag::Insert), count(ChangeTag::Delete)))
 }
@@ -441,7 +520,7 @@ fn show(layer: &Layer, change: &Change) {
     }
     let bold = Style::new().bold();
     let slash = if change.directory { "/" } else { "" };
-    let what = done_to(layer, change);
+    let what = done_to(change);
     terminal::line(format!("{bold}{} {}{slash}{bold:#} {what}", letter(change), name(&change.path)));
     if let Some(conflict) = &change.conflict {
         let red = AnsiColor::Red.on_default();
@@ -453,17 +532,24 @@ fn show(layer: &Layer, change: &Change) {
     }
 }
 
-/// The permissions of a new file, where it may be executed or written by others.
-fn rights(layer: &Layer, change: &Change) -> String {
-    let data = layer.upper().metadata(&change.path).ok().filter(|data| data.kind() == EntryKind::File);
-    let mode = data.map_or(0, |data| data.permissions() & 0o777);
-    if mode & 0o133 == 0 { String::new() } else { format!(", mode {mode:o}") }
+/// The permissions that a file or directory gets with its content, where they are not the usual ones: a new file that may be executed
+/// or written by others, a new directory that others may write in, a changed file with other permissions than before.
+fn rights(change: &Change) -> String {
+    let usual = match (&change.what, change.directory) {
+        (What::Modified, _) => 0,
+        (_, true) => 0o755,
+        (_, false) => 0o644,
+    };
+    match change.mode {
+        Some(mode) if mode & !usual != 0 || usual == 0 => format!(", mode {mode:o}"),
+        _ => String::new(),
+    }
 }
 
 fn show_lines(before: &str, after: &str) {
     let (red, green, cyan) =
         (AnsiColor::Red.on_default(), AnsiColor::Green.on_default(), AnsiColor::Cyan.on_default());
-    for hunk in line_diff(before, after).unified_diff().context_radius(3).iter_hunks() {
+    for hunk in line_diff(before, after, LINE_DIFF_TIMEOUT).unified_diff().context_radius(3).iter_hunks() {
         terminal::line(format!("{cyan}{}{cyan:#}", hunk.header()));
         for change in hunk.iter_changes() {
             let line = escaped(change.value().trim_end_matches('\n'));

@@ -273,8 +273,8 @@ impl House for Local {
         Ok((copy, attachment))
     }
 
-    fn diff(&self, id: &RunId) -> Answer<Vec<FileChange>> {
-        crate::cli::file_changes(id, &self.installation).refuse()
+    fn diff(&self, id: &RunId, is_wanted: &dyn Fn() -> bool) -> Answer<Vec<FileChange>> {
+        crate::cli::file_changes(id, &self.installation, is_wanted).refuse()
     }
 
     fn spans(&self, length_ms: u64, count: usize) -> Answer<Vec<Span>> {
