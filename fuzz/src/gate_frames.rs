@@ -70,7 +70,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         terminal: Some((1, 2)),
         sandbox: Some(vec![0, 255]),
     };
-    let ended = Report::Ended { status: Status::Code(0), leftovers: 0, survivors: 0, limit: Some(Limit::Time) };
+    let ended =
+        Report::Ended { status: Status::Code(0), leftovers: 0, survivors: 0, limit: Some(Limit::Time) };
     let cannot_start = Report::CannotStart { problem: StartProblem::Other, message: "\0".into() };
     let raw = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
     vec![

@@ -153,8 +153,9 @@ fn landlock(grants: &[Grant], abi: u32, alone: bool) -> Result<(), ConfineError>
             // Not every container has all of them.
             Err(_) if grant.access == Access::Write && !alone && !grant.path.exists() => continue,
             // It was there when the run was planned.
-            opened => opened
-                .map_err(|error| wrong(&format!("a path was moved or cannot be opened: {error}")))?,
+            opened => {
+                opened.map_err(|error| wrong(&format!("a path was moved or cannot be opened: {error}")))?
+            }
         };
         let data = fstat(&path).map_err(io::Error::from)?;
         let is_directory = FileType::from_raw_mode(data.st_mode).is_dir();

@@ -4,6 +4,7 @@
 //! share them: the last run removes them, as a lock on the workspace tells. Each is made new and deleted afterwards: a run in
 //! a directory above could have kept a descriptor of it, so none is ever moved to another workspace.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -38,6 +39,8 @@ pub struct StandIns {
     workspace: File,
     /// The path by which it was opened.
     path: PathBuf,
+    /// Whether somebody else takes them away, as far as it lives.
+    entrusted: Cell<bool>,
 }
 
 impl StandIns {
@@ -49,7 +52,13 @@ impl StandIns {
             match flock(&workspace, FlockOperation::NonBlockingLockShared) {
                 Ok(()) => {
                     let path = path.to_owned();
-                    return Ok(Self { wanted: Vec::new(), placed: 0, workspace, path });
+                    return Ok(Self {
+                        wanted: Vec::new(),
+                        placed: 0,
+                        workspace,
+                        path,
+                        entrusted: Cell::new(false),
+                    });
                 }
                 Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                     let pause = rustix::event::Timespec::try_from(LOCK_AGAIN).ok();
@@ -88,6 +97,15 @@ impl StandIns {
     /// Gives up the share: somebody else has one of its own, and takes them away if it can.
     pub fn entrust(&self) {
         let _ = flock(&self.workspace, FlockOperation::Unlock);
+        self.entrusted.set(true);
+    }
+
+    /// Whether somebody else has taken them away, as far as the first that is taken away tells, and the last.
+    fn are_gone(&self) -> bool {
+        let is_gone = |stub: &Placeholder| {
+            self.hold(&stub.path).is_ok_and(|held| matches!(held.stat(), Err(Errno::NOENT)))
+        };
+        self.wanted.first().is_none_or(is_gone) && self.wanted.last().is_none_or(is_gone)
     }
 
     /// Makes those that are not there yet. Each comes with its mark: it is made aside and then put in its place, so that no
@@ -296,6 +314,9 @@ impl StandIns {
 
 impl Drop for StandIns {
     fn drop(&mut self) {
+        if self.entrusted.get() && self.are_gone() {
+            return;
+        }
         if flock(&self.workspace, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let mut known = Vec::new();
             // The innermost first.
