@@ -112,9 +112,18 @@ fn refuse_state(workspace: &Path, state: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Refuses a directory that a run may write besides its workspace if it is in a git directory.
+pub(crate) fn refuse_grant_in_git_directory(directory: &Path) -> anyhow::Result<()> {
+    refuse_within_git("the directory", directory)
+}
+
 /// Refuses a workspace in a git directory, where a run could write hooks and configuration that git executes. A working tree within
 /// one, as beside a bare repository, has a `.git` of its own; and a bare repository itself is protected where it is the workspace.
 fn refuse_git_directory(workspace: &Path) -> anyhow::Result<()> {
+    refuse_within_git("the workspace", workspace)
+}
+
+fn refuse_within_git(what: &str, workspace: &Path) -> anyhow::Result<()> {
     for directory in workspace.ancestors() {
         if directory.join(".git").symlink_metadata().is_ok() {
             return Ok(());
@@ -123,11 +132,7 @@ fn refuse_git_directory(workspace: &Path) -> anyhow::Result<()> {
         let is_git = || Directory::open(directory).is_ok_and(|opened| is_git_directory(&opened));
         if is_named || (directory != workspace && is_git()) {
             return Err(advise(
-                anyhow!(
-                    "the workspace {} is in the git directory {}",
-                    workspace.display(),
-                    directory.display()
-                ),
+                anyhow!("{what} {} is in the git directory {}", workspace.display(), directory.display()),
                 "name a working tree; git executes what a run could write there",
             ));
         }
