@@ -250,17 +250,16 @@ pub fn run(
     }
     let layer = plan.request.layer.as_ref().map(HostPath::as_path);
     let protect = &plan.request.policy.files.protect;
-    let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref(), protect);
-    let places = places.map_err(RunError::Attachments)?;
+    let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref(), protect)
+        .map_err(RunError::Attachments)?;
     let unreadable = job.work.names_files().then(|| unreadable(job, &places));
     // It is built while the record is being written.
     let mut staged = backend.stage(&plan);
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
     let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
-    let programs = staged.as_mut().map(|staged| staged.programs()).unwrap_or_default();
     let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
-    let trees = trees.with_programs(programs);
+    let trees = trees.with(staged.as_mut().map(|staged| staged.programs()).unwrap_or_default());
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
     let warnings: Vec<String> = staged.iter().flat_map(|staged| staged.warnings()).collect();
     notices.extend(lost.iter().cloned());
