@@ -356,10 +356,31 @@ fn workspace_in_a_git_directory_is_refused() {
         let ran = place.run(&["exec", "-C", directory, "--", "true"]);
         assert!(ran.code() == 125 && ran.stderr.contains("is in the git directory"), "{directory}: {ran:?}");
     }
+    for directory in [".git", ".git/hooks", "bare.git/hooks"] {
+        let directory = work.join(directory).display().to_string();
+        let ran = place.run(&["exec", "--write", &directory, "--", "true"]);
+        assert!(ran.code() == 125 && ran.stderr.contains("is in the git directory"), "{directory}: {ran:?}");
+    }
     // A working tree beside the parts of a bare repository has a pointer of its own.
     fs::create_dir(bare.join("main")).unwrap();
     fs::write(bare.join("main/.git"), "gitdir: ../worktrees/main\n").unwrap();
     place.run(&["exec", "-C", "bare.git/main", "--", "true"]).expect_code(0);
+}
+
+#[test]
+fn directory_of_hooks_that_a_run_may_write_is_refused() {
+    let place = Place::new();
+    let hooks = place.home().join("hooks");
+    fs::create_dir_all(hooks.join("more")).unwrap();
+    fs::write(place.home().join(".gitconfig"), "[core]\n\thooksPath = ~/hooks\n").unwrap();
+    for directory in [hooks.clone(), hooks.join("more")] {
+        let ran = place.run(&["exec", "--write", directory.to_str().unwrap(), "--", "true"]);
+        assert!(ran.code() == 125 && ran.stderr.contains("git executes the hooks in"), "{ran:?}");
+    }
+    fs::create_dir(place.home().join("other")).unwrap();
+    place
+        .run(&["exec", "--write", place.home().join("other").to_str().unwrap(), "--", "true"])
+        .expect_code(0);
 }
 
 /// Another installation of the same user keeps its state below what every run sees of the system.

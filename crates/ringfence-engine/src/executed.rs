@@ -228,7 +228,7 @@ impl Trees {
     }
 
     /// The same, with files that count if they changed, for commands of git's configuration may lead to them.
-    pub(crate) fn with_programs(self, programs: Vec<PathBuf>) -> Self {
+    pub(crate) fn with(self, programs: Vec<PathBuf>) -> Self {
         Self { programs, ..self }
     }
 

@@ -1,6 +1,7 @@
 //! Imports what runs committed in their private git directories.
 
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -138,10 +139,9 @@ pub fn forget(runs: &Runs, run: &RunId, programs: &HostPrograms) {
         }
     }
     let place = runs.git(run);
-    // Without it nothing is removed either.
-    let made =
-        (!kept.is_empty()).then(|| std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place));
-    if !made.is_some_and(|made| made.is_ok()) {
+    // One that exists holds commits that are not imported.
+    let is_made = Directory::open(&place).is_err();
+    if kept.is_empty() || DirBuilder::new().recursive(true).mode(0o700).create(&place).is_err() {
         return;
     }
     for (repository, names) in kept {
@@ -150,7 +150,9 @@ pub fn forget(runs: &Runs, run: &RunId, programs: &HostPrograms) {
         // What cannot be removed is named after the run, for the user to remove.
         let _ = git::forget(&repository, run.as_str(), &names, (&program, &place));
     }
-    let _ = std::fs::remove_dir(&place);
+    if is_made {
+        let _ = runs.discard_git(run);
+    }
 }
 
 /// Imports what runs committed that were lost before they could: killed, or ended by a power failure.

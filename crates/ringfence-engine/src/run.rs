@@ -272,9 +272,8 @@ pub fn run(
         unreadable.add_hidden(staged.hidden());
     }
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
-    let programs = staged.as_mut().map(|staged| staged.programs()).unwrap_or_default();
     let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
-    let trees = trees.with_programs(programs);
+    let trees = trees.with(staged.as_mut().map(|staged| staged.programs()).unwrap_or_default());
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
     let warnings = staged.iter().flat_map(|staged| staged.warnings());
     let warnings: Vec<String> = warnings.chain(uncounted).collect();

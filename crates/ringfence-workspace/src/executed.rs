@@ -4,8 +4,8 @@
 //! since the run began, which no program can set back, or if a directory above it is where it was not before: a directory that
 //! is renamed or moved takes its files along as they are.
 
-use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -30,13 +30,17 @@ const PARTS_OF_BARE: [&str; 7] =
     ["HEAD", "commondir", "config", "config.worktree", "hooks", "objects", "refs"];
 /// Most git directories of one workspace whose configuration is followed.
 const MAX_FOLLOWED: usize = 256;
-/// Most files that are reported.
+/// Most files of one name that are reported: a run can make many, which must not displace others.
+const MAX_OF_NAME: usize = 10;
+/// Most repositories that are reported, and most other files.
 pub const MAX_REPORTED: usize = 50;
 
 /// What executes a file, the most dangerous first: what happens without a question comes before what a user starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutedBy {
+    /// Git, by a git directory, a link to one, or a repository without a working tree.
+    Repository,
     /// Git, by the configuration or the hooks of a repository.
     Git,
     /// What the policy or the user's configuration protects it for: a run could not write it, and a checkout of its commit does.
@@ -57,7 +61,7 @@ impl ExecutedBy {
     /// What a user reads.
     pub fn describe(self) -> &'static str {
         match self {
-            ExecutedBy::Git => "git executes what its configuration and hooks name",
+            ExecutedBy::Repository | ExecutedBy::Git => "git executes what its configuration and hooks name",
             ExecutedBy::Protected => "it is protected, and a checkout writes it",
             ExecutedBy::Editor => "editors execute what it names",
             ExecutedBy::Shell => "a shell executes it",
@@ -80,7 +84,7 @@ pub struct Executed {
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The files, the most dangerous and least deep first, at most [`MAX_REPORTED`].
+    /// The files, the most dangerous and least deep first: at most [`MAX_REPORTED`] repositories, and as many others.
     pub files: Vec<Executed>,
     /// Git directories that the run could write, from the root: what their configuration names is executed too.
     pub git_directories: Vec<PathBuf>,
@@ -119,6 +123,7 @@ const NAMES: &[(&str, ExecutedBy)] = &[
     (".lefthook", ExecutedBy::Git),
     (".lefthook-local", ExecutedBy::Git),
     (".overcommit.yml", ExecutedBy::Git),
+    ("prek.toml", ExecutedBy::Git),
     (".vscode", ExecutedBy::Editor),
     (".idea", ExecutedBy::Editor),
     (".devcontainer", ExecutedBy::Editor),
@@ -142,6 +147,14 @@ const NAMES: &[(&str, ExecutedBy)] = &[
     ("rust-analyzer.toml", ExecutedBy::Editor),
     ("pyvenv.cfg", ExecutedBy::Editor),
     ("package.json", ExecutedBy::PackageManager),
+    ("binding.gyp", ExecutedBy::PackageManager),
+    ("composer.json", ExecutedBy::PackageManager),
+    ("Gemfile", ExecutedBy::PackageManager),
+    ("gradle.properties", ExecutedBy::PackageManager),
+    ("Directory.Build.props", ExecutedBy::PackageManager),
+    ("Directory.Build.targets", ExecutedBy::PackageManager),
+    ("GNUmakefile", ExecutedBy::PackageManager),
+    ("makefile", ExecutedBy::PackageManager),
     (".npmrc", ExecutedBy::PackageManager),
     (".yarnrc.yml", ExecutedBy::PackageManager),
     (".ripgreprc", ExecutedBy::PackageManager),
@@ -176,11 +189,16 @@ const NAMES: &[(&str, ExecutedBy)] = &[
     ("AGENTS.md", ExecutedBy::AgentCli),
     ("CLAUDE.md", ExecutedBy::AgentCli),
     ("GEMINI.md", ExecutedBy::AgentCli),
+    ("CLAUDE.local.md", ExecutedBy::AgentCli),
+    ("AGENTS.override.md", ExecutedBy::AgentCli),
+    (".clinerules", ExecutedBy::AgentCli),
     (".hg", ExecutedBy::Program),
     (".jj", ExecutedBy::Program),
     (".repo", ExecutedBy::Program),
     (".Rprofile", ExecutedBy::Program),
     (".gdbinit", ExecutedBy::Program),
+    (".rspec", ExecutedBy::Program),
+    ("ansible.cfg", ExecutedBy::Program),
     (".lldbinit", ExecutedBy::Program),
     (".ghci", ExecutedBy::Program),
     (".iex.exs", ExecutedBy::Program),
@@ -193,11 +211,29 @@ const NAMES: &[(&str, ExecutedBy)] = &[
 /// Names of one program that vary: how they begin without a leading dot, and how they end.
 const FAMILIES: &[(&str, &[&str], ExecutedBy)] = &[
     ("lefthook", &[".yml", ".yaml", ".toml", ".json"], ExecutedBy::Git),
+    ("simple-git-hooks.", &[""], ExecutedBy::Git),
+    ("lintstagedrc", &[""], ExecutedBy::Git),
+    ("lint-staged.config.", &[""], ExecutedBy::Git),
+    ("eslintrc", &[""], ExecutedBy::Editor),
+    ("eslint.config.", &[""], ExecutedBy::Editor),
+    ("prettierrc", &[".js", ".cjs", ".mjs", ".ts", ".cts", ".mts"], ExecutedBy::Editor),
+    ("prettier.config.", &[""], ExecutedBy::Editor),
+    ("pnp.", &["cjs", "mjs"], ExecutedBy::PackageManager),
     ("mise", &[".toml"], ExecutedBy::Shell),
     ("rtx", &[".toml"], ExecutedBy::Shell),
     ("envrc.", &[""], ExecutedBy::Shell),
     ("pnpmfile.", &[""], ExecutedBy::PackageManager),
     ("", &[".code-workspace", ".sublime-project"], ExecutedBy::Editor),
+];
+/// Files that make programs execute others beside them even if they are empty: `bin/python` of a virtual environment.
+const BY_EXISTENCE: &[&str] = &["pyvenv.cfg"];
+/// Directories, with the one above each, whose files are executed whatever their names are.
+const PAIRS: &[(&str, &str, ExecutedBy)] = &[
+    (".agents", "skills", ExecutedBy::AgentCli),
+    (".github", "hooks", ExecutedBy::AgentCli),
+    (".yarn", "releases", ExecutedBy::PackageManager),
+    (".yarn", "plugins", ExecutedBy::PackageManager),
+    ("gradle", "wrapper", ExecutedBy::PackageManager),
 ];
 /// Directories whose files are executed whatever their names are. A link of such a name counts by its own.
 const CONTENTS: &[&str] = &[
@@ -211,6 +247,7 @@ const CONTENTS: &[&str] = &[
     ".lefthook",
     ".lefthook-local",
     ".claude",
+    ".clinerules",
     ".codex",
     ".opencode",
     ".cursor",
@@ -270,6 +307,13 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     if ends_with(&parts, &["tools", "bazel"]) {
         return Some(ExecutedBy::PackageManager);
     }
+    let is_pair = |(outer, inner, _): &&(&str, &str, ExecutedBy)| {
+        let is_it = |pair: &[&OsStr]| pair[0].eq_ignore_ascii_case(outer) && pair[1].eq_ignore_ascii_case(inner);
+        above.windows(2).any(is_it)
+    };
+    if let Some((.., by)) = PAIRS.iter().find(is_pair) {
+        return Some(*by);
+    }
     let is_of_mise = |part: &&OsStr| part.eq_ignore_ascii_case("mise") || part.eq_ignore_ascii_case(".mise");
     if Path::new(last).extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"))
         && above.iter().any(is_of_mise)
@@ -311,15 +355,30 @@ struct Finds {
 
 impl Finds {
     fn git(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        self.files.extend(paths.into_iter().map(|path| Executed { path, by: ExecutedBy::Git }));
+        self.files.extend(paths.into_iter().map(|path| Executed { path, by: ExecutedBy::Repository }));
     }
 
     fn report(self, complete: bool) -> Report {
         let Self { mut files, mut git_directories, .. } = self;
         files.sort_by_cached_key(|file| (file.by, file.path.components().count(), file.path.clone()));
         files.dedup();
-        let more = files.len().saturating_sub(MAX_REPORTED);
-        files.truncate(MAX_REPORTED);
+        let found = files.len();
+        let (mut of_name, mut repositories, mut others) = (HashMap::<OsString, usize>::new(), 0, 0);
+        files.retain(|file| {
+            let (count, most) = match file.by {
+                ExecutedBy::Repository => (&mut repositories, MAX_REPORTED),
+                _ => {
+                    let name = file.path.file_name().unwrap_or_default().to_owned();
+                    let named = of_name.entry(name).or_default();
+                    *named += 1;
+                    (&mut others, if *named > MAX_OF_NAME { 0 } else { MAX_REPORTED })
+                }
+            };
+            let is_kept = *count < most;
+            *count += usize::from(is_kept);
+            is_kept
+        });
+        let more = found - files.len();
         let complete = complete && git_directories.len() <= MAX_FOLLOWED;
         git_directories.truncate(MAX_FOLLOWED);
         Report { files, git_directories, more, complete }
@@ -470,7 +529,7 @@ fn is_empty_directory(visit: &Visit<'_>) -> bool {
 fn is_harmless(visit: &Visit<'_>, data: Metadata) -> bool {
     match (data.kind(), data.length()) {
         _ if data.is_whiteout() => true,
-        (EntryKind::File, 0) => true,
+        (EntryKind::File, 0) => !BY_EXISTENCE.iter().any(|name| visit.name == *name),
         (EntryKind::File, 3) => match visit.parent.read(Path::new(visit.name), 3) {
             Ok(content) => content == b"{}\n",
             // A stub file that was removed just now.
@@ -596,7 +655,31 @@ mod tests {
             write(root, "z/.git/config", "[core]\n");
         });
         assert_eq!(names[..2], ["z/.git", "z/deep/.git"]);
-        assert_eq!(names.len(), super::MAX_REPORTED);
+        assert_eq!(names.len(), 2 + super::MAX_OF_NAME);
+        // Of git's own kind, and of many names.
+        let names = found(|root| {
+            for number in 0..60 {
+                write(root, &format!("v/{number}/.pre-commit-config.yaml"), "repos: []");
+                write(root, &format!(".run/{number}.xml"), "x");
+            }
+            write(root, "v/deep/src/lib/a/.git/config", "[core]\n");
+            write(root, "v/deep/src/lib/b/.git", "gitdir: ../x\n");
+            ["HEAD", "objects/x", "refs/x"]
+                .iter()
+                .for_each(|name| write(root, &format!("v/deep/c/{name}"), "x"));
+        });
+        assert_eq!(names[..3], ["v/deep/c/HEAD", "v/deep/src/lib/a/.git", "v/deep/src/lib/b/.git"]);
+        assert_eq!(names.len(), 3 + super::MAX_REPORTED);
+    }
+
+    #[test]
+    fn empty_file_whose_existence_matters_is_found() {
+        let names = found(|root| {
+            write(root, ".venv/bin/python", "#!/bin/sh\n");
+            write(root, ".venv/pyvenv.cfg", "");
+            write(root, "package.json", "");
+        });
+        assert_eq!(names, [".venv/pyvenv.cfg"]);
     }
 
     #[test]
@@ -769,12 +852,30 @@ mod tests {
             ".lazy.lua",
             "rust-toolchain.toml",
             "rust-toolchain",
+            "binding.gyp",
+            "GNUmakefile",
+            ".yarn/releases/yarn.cjs",
+            ".pnp.cjs",
+            "gradle/wrapper/gradle-wrapper.properties",
+            "eslint.config.mjs",
+            ".eslintrc",
+            ".prettierrc.js",
+            ".simple-git-hooks.json",
+            ".lintstagedrc.js",
+            ".clinerules/hooks/x",
+            ".agents/skills/x/SKILL.md",
+            ".github/hooks/x.json",
             "any.code-workspace",
             ".dir-locals-2.el",
             ".cargo",
             ".cargo/config.toml",
         ] {
             assert!(executed_by(Path::new(path)).is_some(), "{path}");
+        }
+        for path in
+            ["build.rs", "CMakeLists.txt", "build.gradle.kts", "conftest.py", ".github/workflows/x.yml"]
+        {
+            assert_eq!(executed_by(Path::new(path)), None, "{path}");
         }
         for path in ["src/lib.rs", "Makefile", ".cargo/audit.toml", ".config/other"] {
             assert_eq!(executed_by(Path::new(path)), None, "{path}");

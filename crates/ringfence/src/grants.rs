@@ -6,13 +6,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ringfence_core::policy::{Files, Preset};
+use ringfence_core::policy::{Files, GitAccess, Preset};
 use ringfence_workspace::executed::executed_by;
 use ringfence_workspace::git::{Located, locate};
 
 use crate::governing::Writable;
 use crate::installation::Installation;
 use crate::report::advise;
+use crate::workspace::refuse_grant_in_git_directory;
 
 /// Resolves what is named for reading and writing, and adds the latter to what the run may write.
 pub(crate) fn settle(
@@ -34,6 +35,9 @@ pub(crate) fn settle(
     writable.extend(ends.collect::<anyhow::Result<_>>()?);
     for name in files.read.iter_mut().chain(&mut files.write) {
         *name = text(follow(Path::new(name), writable)?)?;
+    }
+    if files.git != GitAccess::Direct {
+        files.write.iter().try_for_each(|name| refuse_grant_in_git_directory(Path::new(name)))?;
     }
     Ok(())
 }

@@ -113,9 +113,18 @@ fn refuse_state(workspace: &Path, state: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Refuses a directory that a run may write besides its workspace if it is in a git directory.
+pub(crate) fn refuse_grant_in_git_directory(directory: &Path) -> anyhow::Result<()> {
+    refuse_within_git("the directory", directory)
+}
+
 /// Refuses a workspace in a git directory, where a run could write hooks and configuration that git executes. A working tree within
 /// one, as beside a bare repository, has a `.git` of its own; and a bare repository itself is protected where it is the workspace.
 fn refuse_git_directory(workspace: &Path) -> anyhow::Result<()> {
+    refuse_within_git("the workspace", workspace)
+}
+
+fn refuse_within_git(what: &str, workspace: &Path) -> anyhow::Result<()> {
     // In `/tmp`, say, every user can make such names, and git takes no repository of another one.
     let own = rustix::process::geteuid().as_raw();
     let is_own = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.uid() == own || data.uid() == 0);
@@ -130,11 +139,7 @@ fn refuse_git_directory(workspace: &Path) -> anyhow::Result<()> {
         };
         if is_named || (directory != workspace && is_git()) {
             return Err(advise(
-                anyhow!(
-                    "the workspace {} is in the git directory {}",
-                    workspace.display(),
-                    directory.display()
-                ),
+                anyhow!("{what} {} is in the git directory {}", workspace.display(), directory.display()),
                 "name a working tree; git executes what a run could write there",
             ));
         }

@@ -319,7 +319,13 @@ impl<'a> Follower<'a> {
             located.end = tree.join(first);
             directories.push(located.end.clone());
         }
-        if self.roots().iter().any(|root| root.starts_with(&located.end)) {
+        if let Some(root) = self.roots().iter().find(|root| root.starts_with(&located.end)) {
+            if self.survey.granted.contains_key(root) {
+                let (root, hooks) = (root.display(), located.end.display());
+                let message = format!("{root} cannot be written by a run: git executes the hooks in {hooks}");
+                self.survey.refusal.get_or_insert(message);
+                return;
+            }
             return self.not_protected(&located.end, "the run works in that directory");
         }
         self.located(&located, "/");

@@ -83,6 +83,8 @@ pub(crate) struct Survey {
     pub(crate) git: Vec<GitMount>,
     /// What git on the host takes from the user's configuration.
     pub(crate) user_git: UserGit,
+    /// Why the run is refused, if what it may write is what git executes.
+    pub(super) refusal: Option<String>,
     /// The git directory of a submodule as it is, where its pointer leads inside, and whether it may be written.
     pub(crate) submodule: Option<(PathBuf, PathBuf, bool)>,
     /// A link that leads back from there.
@@ -208,6 +210,9 @@ fn scan_once(
     survey.protect_home(workspace, (home, &home_names), &own);
     survey.protect_governing(request);
     repositories::of_workspace(request, &tree, home, &mut survey);
+    if let Some(message) = survey.refusal.take() {
+        return Err(refused(message));
+    }
     let denied = files.denied().map_err(|error| refused(format!("a denied glob cannot be read: {error}")))?;
     let private = files.git == GitAccess::Private && request.git.is_some();
     let mut governing = shared_inodes(request.governing.iter().map(HostPath::as_path));

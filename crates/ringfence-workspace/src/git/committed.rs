@@ -161,7 +161,7 @@ pub(super) fn find(git: &Git<'_>, search: &Search<'_>) -> Found {
     }
     for (git_ref, path) in search.gitlinks.all().take(MAX_GITLINKS) {
         if !files.add_ref(path, git_ref) {
-            files.insert(path, git_ref, (true, ExecutedBy::Git));
+            files.insert(path, git_ref, (true, ExecutedBy::Repository));
         }
     }
     if let Some(more) = moved.len().checked_sub(MAX_COMPARED_REFS).filter(|more| *more > 0) {
@@ -278,7 +278,7 @@ impl Files<'_> {
     fn add_heads(&mut self, candidates: Candidates, git_ref: &str) {
         for head in candidates.heads() {
             if !self.add_ref(&head, git_ref) {
-                self.insert(&head, git_ref, (false, ExecutedBy::Git));
+                self.insert(&head, git_ref, (false, ExecutedBy::Repository));
             }
         }
     }

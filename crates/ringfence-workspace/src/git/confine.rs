@@ -50,7 +50,6 @@ pub(crate) fn to_git(_: &Path, _: &[PathBuf]) -> io::Result<()> {
 
 /// The dynamic loader that a program names, which the kernel executes for it. `None` is a program without one.
 #[cfg(target_os = "linux")]
-#[expect(clippy::disallowed_methods, reason = "the git program is no file that a run could write")]
 fn loader(program: &Path) -> Option<PathBuf> {
     use std::ffi::OsStr;
     use std::fs::File;

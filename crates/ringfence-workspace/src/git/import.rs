@@ -1106,11 +1106,11 @@ impl Importer<'_> {
             }
             _ if refused.is_some() => Err(refused.unwrap_or_default()),
             Some(RefValue::Symbolic(name)) if name.starts_with("refs/heads/") => self
-                .write_head(&format!("ref: {name}\n"), self.resolved(name))
+                .write_head(&format!("ref: {name}\n"), self.resolved(name).as_deref())
                 .map(|()| name.clone())
                 .map_err(|error| error.to_string()),
             Some(RefValue::Object(id)) => match self.resolved(&format!("{id}^{{commit}}")) {
-                commit @ Some(_) => self.write_head(&format!("{id}\n"), commit),
+                Some(commit) => self.write_head(&format!("{id}\n"), Some(&commit)),
                 None => Err(io::Error::other("it is no commit")),
             }
             .map(|()| id.clone())
@@ -1159,7 +1159,7 @@ impl Importer<'_> {
     }
 
     /// Writes `HEAD` as git does, if it is what it was at the start. `to` is the commit that it names then.
-    fn write_head(&self, text: &str, to: Option<String>) -> io::Result<()> {
+    fn write_head(&self, text: &str, to: Option<&str>) -> io::Result<()> {
         let from = match refs::parse_value(&self.start.head) {
             Some(RefValue::Symbolic(name)) => self.resolved(&name),
             Some(RefValue::Object(id)) => Some(id),
@@ -1172,7 +1172,7 @@ impl Importer<'_> {
             file.write_all(text.as_bytes())
         })?;
         // `HEAD` has moved, whatever comes of its reflog.
-        let _ = self.log_head(from.as_deref(), to.as_deref());
+        let _ = self.log_head(from.as_deref(), to);
         Ok(())
     }
 
