@@ -308,7 +308,8 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
         return Some(ExecutedBy::PackageManager);
     }
     let is_pair = |(outer, inner, _): &&(&str, &str, ExecutedBy)| {
-        let is_it = |pair: &[&OsStr]| pair[0].eq_ignore_ascii_case(outer) && pair[1].eq_ignore_ascii_case(inner);
+        let is_it =
+            |pair: &[&OsStr]| pair[0].eq_ignore_ascii_case(outer) && pair[1].eq_ignore_ascii_case(inner);
         above.windows(2).any(is_it)
     };
     if let Some((.., by)) = PAIRS.iter().find(is_pair) {
