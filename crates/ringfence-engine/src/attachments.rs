@@ -50,9 +50,9 @@ impl Unreadable {
     }
 
     /// What the sandbox hides as well: directories that hold too much that is denied are hidden as a whole. Added before the run.
-    pub(crate) fn add_hidden(&mut self, paths: Vec<PathBuf>) {
+    pub(crate) fn add_hidden(&mut self, paths: &[PathBuf]) {
         paths.iter().for_each(|path| self.files.add_path(path));
-        self.hidden.extend(paths);
+        self.hidden.extend_from_slice(paths);
     }
 
     /// Whether the run could open no more than the permissions allow, unlike root on the host.

@@ -259,18 +259,14 @@ pub fn run(
     let protect = &plan.request.policy.files.protect;
     let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref(), protect);
     let places = places.map_err(RunError::Attachments)?;
-    let mut unreadable = job.work.names_files().then(|| {
-        let is_confined_root = job.is_root && plan.request.mode.isolates();
-        unreadable(job, &places).without_privileges(is_confined_root)
-    });
+    let mut unreadable = job.work.names_files().then(|| unreadable(job, &places, plan.request.mode));
     // It is built while the record is being written.
     let mut staged = backend.stage(&plan);
     let mut open = with_layer.map_or_else(|| runs.open(&run), Ok)?;
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
     let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
-    if let (Some(unreadable), Ok(staged)) = (&mut unreadable, &mut staged) {
-        unreadable.add_hidden(staged.hidden());
-    }
+    let hidden = staged.as_mut().map(|staged| staged.hidden()).unwrap_or_default();
+    unreadable.iter_mut().for_each(|unreadable| unreadable.add_hidden(&hidden));
     let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
     let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
     let trees = trees.with(staged.as_mut().map(|staged| staged.programs()).unwrap_or_default());
@@ -311,8 +307,8 @@ pub fn run(
     if let Some(layer) = plan.request.layer.as_ref().map(HostPath::as_path) {
         // An overlay is read whoever hears of it.
         let _ = watchers.observer.goes_on();
-        let left = plan.request.policy.limits.timeout_seconds.duration().saturating_sub(started.elapsed());
-        let noted = note_layer(job, layer, &runs.record_file(&run), left, cancel);
+        let until = post_run_deadline(&plan, started);
+        let noted = note_layer(job, layer, &runs.record_file(&run), until, cancel);
         let failed = |error: LayerError| Some(format!("the layer cannot be read: {}", causes(&error)));
         if let Some(message) = noted.unwrap_or_else(failed) {
             watchers.tell_at_end(message);
@@ -324,10 +320,10 @@ pub fn run(
     }
     // Before the import, which writes in git directories of the workspace.
     let (executed_later, unsearched) = trees.search(runs, &run);
-    let imported = match plan.request.git.is_some() && !job.layer {
-        true => git::import(runs, &run, &job.outside.programs, job.workspace.host().as_path()),
-        false => ImportedRefs::default(),
-    };
+    let mut imported = ImportedRefs::default();
+    if plan.request.git.is_some() && !job.layer {
+        imported = git::import(runs, &run, &job.outside.programs, job.workspace.host().as_path());
+    }
     let kept = imported.kept_notices();
     let (executed_later, left_out) = executed::merge(executed_later, imported.executed);
     if let Some(message) = executed::notice(&executed_later) {
@@ -340,15 +336,12 @@ pub fn run(
     let mut result = conclude(job, runs, run, end, cancel, started, &redactor);
     (result.git_refs, result.executed_later) = (imported.refs, executed_later);
     if let Some(unreadable) = unreadable {
-        let left = plan.request.policy.limits.timeout_seconds.duration().saturating_sub(started.elapsed());
-        let deadline = Instant::now() + left.min(POST_RUN_LONGEST) + POST_RUN_GRACE;
-        let (text, attachments) = attachments::collect(&result.text, &places, &unreadable, deadline);
+        let until = post_run_deadline(&plan, started);
+        let (text, attachments) = attachments::collect(&result.text, &places, &unreadable, until);
         (result.text, result.attachments) = (text.into(), attachments);
     }
-    if !keep_result(&mut open, active, runs, &mut result)
-        && let Some(failure) = &result.failure
-    {
-        observer.unkept(failure);
+    if !keep_result(&mut open, active, runs, &mut result) {
+        result.failure.iter().for_each(|failure| observer.unkept(failure));
     }
     drop(open);
     // The run is over, whatever the disk and the reader say.
@@ -414,29 +407,35 @@ const POST_RUN_GRACE: Duration = Duration::from_secs(10);
 /// However much is left of the run's time, the overlay is not looked at for longer.
 const POST_RUN_LONGEST: Duration = Duration::from_secs(60);
 
+/// When the host stops looking at what a run has left.
+fn post_run_deadline(plan: &Plan, started: Instant) -> Instant {
+    let left = plan.request.policy.limits.timeout_seconds.duration().saturating_sub(started.elapsed());
+    Instant::now() + left.min(POST_RUN_LONGEST) + POST_RUN_GRACE
+}
+
 /// Notes what lies below the files that the run has changed. A request to end that comes meanwhile ends it.
 fn note_layer(
     job: &Job<'_>,
     layer: &Path,
     marker: &Path,
-    left: Duration,
+    deadline: Instant,
     cancel: &Cancel,
 ) -> Result<Option<String>, LayerError> {
-    let deadline = Instant::now() + left.min(POST_RUN_LONGEST) + POST_RUN_GRACE;
     let requests = cancel.requests();
     let layer = Layer::open(layer, job.workspace.host().as_path(), job.workspace_id, marker)?;
     layer.note(deadline, &|| cancel.requests() > requests)
 }
 
 /// What a run must not read, as it is before the run.
-fn unreadable(job: &Job<'_>, places: &Places) -> Unreadable {
+fn unreadable(job: &Job<'_>, places: &Places, mode: Mode) -> Unreadable {
     let Outside { home, state, .. } = &job.outside;
     let hidden = job.policy.files.secret_paths(home).chain([state.clone()]);
     // Globs that cannot be read were refused with the policy. Should one come here, nothing is attached.
-    match job.policy.files.denied() {
+    let unreadable = match job.policy.files.denied() {
         Ok(denied) => places.unreadable(denied, hidden),
         Err(_) => Unreadable::everything(),
-    }
+    };
+    unreadable.without_privileges(job.is_root && mode.isolates())
 }
 
 /// A plan, and what goes with it.

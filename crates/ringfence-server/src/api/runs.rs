@@ -182,7 +182,7 @@ pub(super) async fn net(State(app): State<App>, Named(run): Named<RunId>) -> Res
 
 /// A file that was changed.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Changed {
+pub(super) struct ChangedFile {
     /// From the workspace. What is invisible, steers or is no text is escaped. Empty in a note about all changes.
     path: String,
     /// What was done.
@@ -201,7 +201,7 @@ pub(super) struct Changed {
 /// What a run wrote.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Diff {
-    changes: Vec<Changed>,
+    changes: Vec<ChangedFile>,
 }
 
 /// What a run wrote in a workspace of kind `overlay`.
@@ -209,7 +209,7 @@ pub(super) struct Diff {
 pub(super) async fn diff(State(app): State<App>, Named(run): Named<RunId>) -> Result<Json<Diff>, Problem> {
     let run = view(&app, run).await?.record.run;
     let changes = app.diff(run).await?.into_iter();
-    let changes = changes.map(|FileChange { path, change, diff, omitted, conflict }| Changed {
+    let changes = changes.map(|FileChange { path, change, diff, omitted, conflict }| ChangedFile {
         path,
         change,
         diff,
