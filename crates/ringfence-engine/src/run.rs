@@ -249,10 +249,7 @@ pub fn run(
     let Planned { plan, redactor, mut notices, uncounted, session } = plan(job, backend, runs, &run)?;
     // Before the import, which writes in git directories.
     let (active, lost_runs) = runs.note_active(&run)?;
-    let mut lost = executed::search_lost(runs, &lost_runs, &job.outside.home);
-    if plan.request.git.is_some() {
-        lost.extend(git::import_lost(runs, &run, &job.outside.programs, job.workspace.host().as_path()));
-    }
+    let lost = take_over_lost(job, runs, &plan, &lost_runs);
     // The sandbox is built on a layer in the run's directory. Without one the directory is made while the gate builds.
     let with_layer = job.layer.then(|| open_with_layer(runs, &run)).transpose()?;
     let layer = plan.request.layer.as_ref().map(HostPath::as_path);
@@ -354,6 +351,16 @@ pub fn run(
         runs.remove_discarded(0, LONG_REMOVAL);
     }
     Ok(result)
+}
+
+/// Searches what lost runs left and imports what they committed. Returns what the user has to know of it.
+fn take_over_lost(job: &Job<'_>, runs: &Runs, plan: &Plan, lost_runs: &[LostRun]) -> Vec<String> {
+    let mut lost = executed::search_lost(runs, lost_runs, &job.outside.home);
+    if plan.request.git.is_some() {
+        let workspace = job.workspace.host().as_path();
+        lost.extend(git::import_lost(runs, &plan.request.run, &job.outside.programs, workspace));
+    }
+    lost
 }
 
 fn open_with_layer(runs: &Runs, run: &RunId) -> Result<OpenRun, RunsError> {
