@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -360,6 +361,15 @@ impl SmallDisk {
     }
 }
 
+/// Takes all space that becomes free, until something is over. What a run leaves in its workspace is removed while its result is written.
+fn keep_full(ballast: &std::path::Path, is_over: &AtomicBool) {
+    let mut file = fs::OpenOptions::new().append(true).open(ballast).unwrap();
+    while !is_over.load(Ordering::Relaxed) {
+        while file.write_all(&[0; 1]).is_ok() {}
+        std::thread::yield_now();
+    }
+}
+
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.root).status();
@@ -415,8 +425,14 @@ fn a_result_that_cannot_be_kept_fails_the_run_and_is_reported() {
     // Another run takes even what was reserved.
     fs::OpenOptions::new().write(true).open(place.state().join("running/0")).unwrap().set_len(64).unwrap();
     disk.fill();
-    fs::remove_file(place.work().join("waiting")).unwrap();
-    let ran = Ran::from(child.wait_with_output().unwrap());
+    let is_over = AtomicBool::new(false);
+    let ran = std::thread::scope(|scope| {
+        scope.spawn(|| keep_full(&disk.root.join("ballast"), &is_over));
+        fs::remove_file(place.work().join("waiting")).unwrap();
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        is_over.store(true, Ordering::Relaxed);
+        ran
+    });
     let result = ran.result();
     assert_eq!((ran.code(), &result["status"]), (125, &"failed".into()), "{ran:?}");
     assert!(ran.stderr.contains("the result of the run cannot be kept"), "{ran:?}");

@@ -379,6 +379,9 @@ fn a_slow_reader_gets_all_that_was_printed() {
         std::thread::sleep(Duration::from_millis(1500));
         let output = child.wait_with_output().unwrap();
         assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 65536 + 60000), "{mode}");
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "first\nlast\n", "{mode}");
+        // Before the program runs, `ringfence` says that the mode has no boundary.
+        let said = String::from_utf8_lossy(&output.stderr);
+        let of_program: Vec<&str> = said.lines().filter(|line| !line.starts_with("! mode host")).collect();
+        assert_eq!(of_program, ["first", "last"], "{mode}: {said}");
     }
 }

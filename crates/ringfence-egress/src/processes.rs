@@ -94,27 +94,36 @@ fn pid_of(process: &Path) -> Option<u32> {
     process.file_name()?.to_str()?.parse().ok()
 }
 
-/// Whether a process is one that the owner has started, and not a run.
-fn is_outside_of_runs(process: &Path, role: Role) -> bool {
+/// Whether a process is in the asker's namespaces and has no filter of system calls, as no run in a sandbox is.
+fn is_unconfined(process: &Path) -> bool {
     let own = Path::new("/proc/self");
     let namespace = |process: &Path, name: &str| fs::read_link(process.join("ns").join(name)).ok();
     let shares = |name: &&str| {
         let mine = namespace(own, name);
         mine.is_some() && namespace(process, name) == mine
     };
+    NAMESPACES.iter().all(shares) && status_field(process, "Seccomp:").as_deref() == Some("0")
+}
+
+/// Whether a process is one that the owner has started, and not a run.
+fn is_outside_of_runs(process: &Path, role: Role) -> bool {
     let descends = || match (role, parent(process)) {
         (Role::Client, _) => descends_from_ringfence(process),
         (Role::Server, Parent::Process(parent)) => descends_from_ringfence(&parent),
         (Role::Server, Parent::None) => false,
         (Role::Server, Parent::Unknown) => true,
     };
-    NAMESPACES.iter().all(shares) && status_field(process, "Seccomp:").as_deref() == Some("0") && !descends()
+    is_unconfined(process) && !descends()
 }
 
 /// Whether a process belongs to a run: a gate is above it. Its own name and namespaces tell nothing, so browsers in sandboxes of
 /// their own do not. In doubt it does; one that has ended does not.
 pub fn is_below_gate(process: &Path) -> bool {
-    chain(process) == Chain::BelowGate
+    match chain(process) {
+        Chain::BelowGate => true,
+        Chain::Hidden => !is_unconfined(process),
+        Chain::Outside | Chain::Ended => false,
+    }
 }
 
 /// What is above a process.
@@ -122,8 +131,10 @@ pub fn is_below_gate(process: &Path) -> bool {
 enum Chain {
     /// The first process of this namespace, and no gate.
     Outside,
-    /// A gate, or what cannot be found out.
+    /// A gate, or more processes than are looked at.
     BelowGate,
+    /// A process that cannot be looked at, as those of other users where `/proc` is mounted with `hidepid`.
+    Hidden,
     /// The process has ended.
     Ended,
 }
@@ -146,17 +157,26 @@ fn chain(process: &Path) -> Chain {
         if entry.parent == 0 {
             return Chain::Outside;
         }
+        if length >= MAX_ANCESTORS {
+            return Chain::BelowGate;
+        }
     }
-    Chain::BelowGate
+    Chain::Hidden
 }
 
 /// Whether a process that has connected a socket of this inode still holds it, and no gate is above it. Where the kernel does not tell the
 /// inode, it is enough that the process goes on.
 pub fn is_held_outside_of_runs_by(pid: u32, inode: Option<u64>) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
-    let still_holds = || inode.is_none_or(|inode| holds(&process, inode));
+    // `sshd` keeps its descriptors from being listed. It is the process that the kernel says has connected.
+    let still_holds = || inode.is_none_or(|inode| holds(&process, inode) || is_unlistable(&process));
+    let is_outside = || match chain(&process) {
+        Chain::Outside => true,
+        Chain::Hidden => is_unconfined(&process),
+        Chain::BelowGate | Chain::Ended => false,
+    };
     // Its number may be another process's meanwhile, which does not hold the socket.
-    still_holds() && chain(&process) == Chain::Outside && still_holds()
+    is_outside() && still_holds() && is_outside()
 }
 
 /// A process can take any name, but not give one to those above it.
@@ -183,15 +203,26 @@ pub fn is_held_outside_of_runs(inode: u64) -> bool {
     let excluded: HashSet<&PathBuf> = of_runs.iter().collect();
     match find_holder(inode, &table.newest_first(), &excluded) {
         // A run may have taken it back meanwhile.
-        Some(_) => of_runs.is_empty() || !is_held_by_run(inode),
+        Some(holder) => !is_below_gate(&holder) && (of_runs.is_empty() || !is_held_by_run(inode)),
         None => {
+            let processes = table.newest_first();
+            let may_be_holder = |process: &&PathBuf| {
+                !excluded.contains(process) && !is_gate(process) && is_unlistable(process)
+            };
             !of_runs.iter().any(|process| may_hold_unseen(process))
-                && table
-                    .newest_first()
-                    .iter()
-                    .any(|process| !excluded.contains(process) && is_unlistable(process))
+                && processes.iter().any(|process| may_be_holder(&process))
+                && !processes.iter().any(|process| has_descriptors_under_way(process))
         }
     }
+}
+
+/// Whether a Unix socket of a process holds messages with descriptors that nobody has taken.
+fn has_descriptors_under_way(process: &Path) -> bool {
+    let infos = fs::read_dir(process.join("fdinfo")).into_iter().flatten().flatten();
+    infos.filter_map(|info| fs::read_to_string(info.path()).ok()).any(|text| {
+        let count = text.lines().find_map(|line| line.strip_prefix("scm_fds:"));
+        count.is_some_and(|count| count.trim() != "0")
+    })
 }
 
 /// The processes that were found to hold sockets, the last one first: mostly the same browser asks again, and the descriptors of all

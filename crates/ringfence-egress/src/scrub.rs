@@ -63,6 +63,9 @@ impl Scrub {
 
     /// So much of what is held, overwritten.
     fn release(&mut self, end: usize) -> Bytes {
+        if end == 0 {
+            return Bytes::new();
+        }
         let mut found = self.occurrences(&self.held);
         found.push(0..self.covered);
         let mut bytes = self.held.split_to(end);

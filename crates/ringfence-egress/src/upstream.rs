@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
@@ -196,7 +196,18 @@ impl Upstream {
         self.inward
             || *host == itself
             || self.network.allow.iter().any(|rule| rule.matches(&itself, found.port()))
+            || binds_foreign_addresses(found.ip())
     }
+}
+
+/// Whether sockets can be bound to addresses that no machine has, as with `net.ipv4.ip_nonlocal_bind`: then that one can be bound to an
+/// address does not tell that it is of this machine.
+fn binds_foreign_addresses(like: IpAddr) -> bool {
+    let foreign: IpAddr = match like {
+        IpAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    };
+    std::net::UdpSocket::bind((foreign, 0)).is_ok()
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -328,6 +328,9 @@ pub(crate) fn search_lost(runs: &Runs, lost: &[LostRun], home: &Path) -> Vec<Str
     notices
 }
 
+/// Most files of both lists: repositories and others of the workspace, and what its commits bring.
+const MAX_MERGED: usize = 3 * MAX_REPORTED;
+
 /// Puts both lists together, the most dangerous first. A file that is in both is listed once, with its ref. The notice says
 /// how many are left out.
 pub(crate) fn merge(
@@ -346,10 +349,10 @@ pub(crate) fn merge(
     // What was found in the workspace is in this order already, and keeps it.
     files.sort_by_key(|file| file.by);
     // What the workspace holds does not displace what the commits of its repository bring.
-    let left_out = files.len().saturating_sub(2 * MAX_REPORTED);
+    let left_out = files.len().saturating_sub(MAX_MERGED);
     let notice =
         (left_out > 0).then(|| format!("{left_out} more files that programs execute later are not listed"));
-    (files.into_iter().take(2 * MAX_REPORTED).map(Into::into).collect(), notice)
+    (files.into_iter().take(MAX_MERGED).map(Into::into).collect(), notice)
 }
 
 /// What a user is told of these files, on one line.

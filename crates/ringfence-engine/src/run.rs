@@ -247,11 +247,14 @@ pub fn run(
     let workspace = Directory::open_known(job.workspace.host().as_path(), job.workspace_id)?;
     let run = job.run.clone().map_or_else(clock::new_run_id, Ok)?;
     let Planned { plan, redactor, mut notices, uncounted, session } = plan(job, backend, runs, &run)?;
+    // Before anything else of the run is on the disk: a private git directory without a locked log is a lost run's.
+    let mut open = runs.open(&run)?;
+    if job.layer {
+        open.make_layer()?;
+    }
     // Before the import, which writes in git directories.
     let (active, lost_runs) = runs.note_active(&run)?;
     let lost = take_over_lost(job, runs, &plan, &lost_runs);
-    // The sandbox is built on a layer in the run's directory. Without one the directory is made while the gate builds.
-    let with_layer = job.layer.then(|| open_with_layer(runs, &run)).transpose()?;
     let layer = plan.request.layer.as_ref().map(HostPath::as_path);
     let protect = &plan.request.policy.files.protect;
     let places = Places::hold(&job.workspace, workspace, layer, job.attachments.as_deref(), protect);
@@ -259,7 +262,6 @@ pub fn run(
     let mut unreadable = job.work.names_files().then(|| unreadable(job, &places, plan.request.mode));
     // It is built while the record is being written.
     let mut staged = backend.stage(&plan);
-    let mut open = with_layer.map_or_else(|| runs.open(&run), Ok)?;
     let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
     let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
     let hidden = staged.as_mut().map(|staged| staged.hidden()).unwrap_or_default();
@@ -361,12 +363,6 @@ fn take_over_lost(job: &Job<'_>, runs: &Runs, plan: &Plan, lost_runs: &[LostRun]
         lost.extend(git::import_lost(runs, &plan.request.run, &job.outside.programs, workspace));
     }
     lost
-}
-
-fn open_with_layer(runs: &Runs, run: &RunId) -> Result<OpenRun, RunsError> {
-    let open = runs.open(run)?;
-    open.make_layer()?;
-    Ok(open)
 }
 
 /// Writes down how a run ended. A disk that is full has space for that: what the run left to be removed, and what was reserved as

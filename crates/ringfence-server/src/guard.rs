@@ -249,7 +249,10 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
     }
     let known = decided.as_ref().ok().filter(|who| **who != Who::Anybody);
     if is_counted(parts, from) {
-        let who = known.copied().or_else(|| app.access().unguessable(carried(parts)));
+        // What a run has read is no reason to count its requests with the owner's.
+        let is_refused = matches!(decided, Err(Refused::Denied(Denial::NotOwner)));
+        let unguessable = || app.access().unguessable(carried(parts)).filter(|_| !is_refused);
+        let who = known.copied().or_else(unguessable);
         let bucket = who.map_or_else(|| from.client.clone(), |who| format!("{who} {}", from.client));
         app.rates.request(&bucket).map_err(Refused::TooOften)?;
     }

@@ -154,7 +154,6 @@ const NAMES: &[(&str, ExecutedBy)] = &[
     ("Directory.Build.props", ExecutedBy::PackageManager),
     ("Directory.Build.targets", ExecutedBy::PackageManager),
     ("GNUmakefile", ExecutedBy::PackageManager),
-    ("makefile", ExecutedBy::PackageManager),
     (".npmrc", ExecutedBy::PackageManager),
     (".yarnrc.yml", ExecutedBy::PackageManager),
     (".ripgreprc", ExecutedBy::PackageManager),
@@ -304,13 +303,14 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     if ["commondir", "config.worktree", "gitdir"].iter().any(|name| last.eq_ignore_ascii_case(name)) {
         return Some(ExecutedBy::Git);
     }
-    if ends_with(&parts, &["tools", "bazel"]) {
+    // `Makefile` is the file that the user knows to be executed.
+    if ends_with(&parts, &["tools", "bazel"]) || *last == "makefile" {
         return Some(ExecutedBy::PackageManager);
     }
     let is_pair = |(outer, inner, _): &&(&str, &str, ExecutedBy)| {
         let is_it =
             |pair: &[&OsStr]| pair[0].eq_ignore_ascii_case(outer) && pair[1].eq_ignore_ascii_case(inner);
-        above.windows(2).any(is_it)
+        parts.windows(2).any(is_it)
     };
     if let Some((.., by)) = PAIRS.iter().find(is_pair) {
         return Some(*by);

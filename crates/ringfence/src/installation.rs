@@ -88,6 +88,7 @@ impl Installation {
         if state != default {
             state_origin::adopt(&StateDirectories::new(default), &state)?;
         }
+        make_private(&state);
         Ok(Self {
             env,
             home,
@@ -486,8 +487,16 @@ impl Installation {
     }
 }
 
-/// Refuses a state directory that another user could have written settings into, or could replace. One that others can read is made
-/// private.
+/// Makes a state directory of this user's private that others can read. Where that is not possible they can go on.
+fn make_private(state: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    let is_open = |data: &fs::Metadata| data.is_dir() && data.uid() == own && data.mode() & 0o077 != 0;
+    if fs::symlink_metadata(state).is_ok_and(|data| is_open(&data)) {
+        let _ = fs::set_permissions(state, fs::Permissions::from_mode(0o700));
+    }
+}
+
+/// Refuses a state directory that another user could have written settings into, or could replace.
 fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
     refuse_foreign_way(state)?;
     let Ok(data) = fs::metadata(state) else { return Ok(()) };
@@ -503,11 +512,6 @@ fn refuse_foreign_state(state: &Path) -> anyhow::Result<()> {
             anyhow!("the state directory {} can be written by other users", state.display()),
             format!("run `chmod go-w {}`", state.display()),
         ));
-    }
-    if owner == own && data.mode() & 0o077 != 0 {
-        let private = fs::Permissions::from_mode(0o700);
-        let made = fs::set_permissions(state, private);
-        made.with_context(|| format!("{} cannot be made private", state.display()))?;
     }
     Ok(())
 }

@@ -24,7 +24,11 @@ pub(crate) fn adopt(states: &StateDirectories, state: &Path) -> anyhow::Result<(
     others.retain(|other| other != state);
     refuse_visible(state, &others)?;
     // Nothing is read of one that is empty, or is still to be made.
-    if fs::read_dir(state).is_ok_and(|mut entries| entries.next().is_some()) {
+    let is_empty = match fs::read_dir(state) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if !is_empty {
         refuse_made_by_runs(state, &others)?;
     }
     if state.is_dir() {

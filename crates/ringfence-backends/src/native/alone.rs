@@ -16,7 +16,7 @@ use ringfence_core::plan::Request;
 use ringfence_core::policy::WorkspaceAccess;
 use ringfence_linux::{Access, Base, Grant, Sandbox, Walls};
 
-use super::system::{Part, System};
+use super::system::{Part, Program, System};
 use crate::shared::survey::Survey;
 use crate::shared::waiting::locked;
 
@@ -81,7 +81,7 @@ impl Drop for Own {
 pub(super) fn sandbox(
     request: &Request,
     system: &System,
-    survey: &Survey,
+    (program, survey): (&Program, &Survey),
     own: &Own,
 ) -> Result<Sandbox, LaunchError> {
     let workspace = request.workspace.host().as_path();
@@ -113,7 +113,9 @@ pub(super) fn sandbox(
         return Err(unkept(home));
     }
     for (secret, _) in &survey.hidden {
-        let within = reached.iter().any(|(path, _)| secret.starts_with(path));
+        // What a package of the program holds is denied by its name alone, and the run could install it itself.
+        let is_packaged = program.tree.as_ref().is_some_and(|tree| secret.starts_with(tree));
+        let within = !is_packaged && reached.iter().any(|(path, _)| secret.starts_with(path));
         if within && tells_something(secret) {
             return Err(unkept(secret));
         }

@@ -142,7 +142,7 @@ impl Native {
             LaunchError::Runtime(Failure::new(FailureClass::Unknown, message))
         })?;
         let bounded = self.offer().bound(request)?;
-        let sandbox = alone::sandbox(request, system, &survey, &own)?;
+        let sandbox = alone::sandbox(request, system, (&program, &survey), &own)?;
         let mut spec = plan::spec_of(plan, sandbox, &program, &bounded)?;
         for (variable, place) in [("HOME", own.home()), ("TMPDIR", own.tmp())] {
             spec.env.insert(variable.into(), place.display().to_string());

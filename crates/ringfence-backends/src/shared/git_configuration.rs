@@ -26,6 +26,8 @@ const MAX_PATHS_OF_USER: usize = 512;
 const MAX_PATHS_OF_REPOSITORY: usize = 32;
 /// Most files that commands of configurations may lead to.
 const MAX_PROGRAMS: usize = 4096;
+/// Most words of commands that are followed for a configuration that a run may have made.
+const MAX_PROGRAMS_OF_REPOSITORY: usize = 64;
 /// Most notices about them, and the most characters of one.
 const MAX_NOTICES: usize = 32;
 const MAX_NOTICE_CHARACTERS: usize = 400;
@@ -102,7 +104,8 @@ fn above<'p>(workspace: &'p Path, roots: &'p [PathBuf]) -> Vec<&'p Path> {
         let new: Vec<&Path> = new.collect();
         above.extend(new);
     }
-    above.retain(|path| has_git(path));
+    let owner = workspace.symlink_metadata().ok().map(|data| data.uid());
+    above.retain(|path| has_git(path, owner));
     above
 }
 
@@ -147,11 +150,13 @@ pub(super) fn end_notices(survey: &mut Survey) {
     }
 }
 
-/// Whether a directory above the workspace is a working tree. Git does not take that of another user for one.
+/// Whether a directory above the workspace is a working tree, of this user, of root or of the workspace's owner. Git does not take
+/// that of another user for one.
 #[expect(clippy::disallowed_methods, reason = "whether a name exists above the workspace; nothing is opened")]
-fn has_git(directory: &Path) -> bool {
+fn has_git(directory: &Path, workspace_owner: Option<u32>) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    directory.join(".git").symlink_metadata().is_ok_and(|data| data.uid() == own || data.uid() == 0)
+    let owner = directory.join(".git").symlink_metadata().map(|data| data.uid());
+    owner.is_ok_and(|owner| owner == own || owner == 0 || Some(owner) == workspace_owner)
 }
 
 fn configuration_files(found: &Found, tree: &Path, home: &Path) -> Vec<PathBuf> {
@@ -183,11 +188,13 @@ pub(super) fn follow<T>(survey: &mut Survey, of: Of<'_>, work: impl FnOnce(&mut 
         Of::User(_) => (Budget::OF_USER, MAX_PATHS_OF_USER),
         Of::Suspect(..) => (Budget::OF_REPOSITORY, MAX_PATHS_OF_REPOSITORY),
     };
+    let programs_left = if matches!(of, Of::User(_)) { MAX_PROGRAMS } else { MAX_PROGRAMS_OF_REPOSITORY };
     let total = survey.user_git.left.budget;
     let granted = total.at_most(share);
     let paths = survey.user_git.left.paths.min(most);
     let home = survey.user_git.home.clone();
-    let mut follower = Follower { survey, of, home: &home, left: granted, paths, is_cut: false };
+    let mut follower =
+        Follower { survey, of, home: &home, left: granted, paths, programs_left, is_cut: false };
     let done = work(&mut follower);
     let (left, paths_left) = (follower.left, follower.paths);
     survey.user_git.left.budget = total.without(granted, left);
@@ -202,6 +209,8 @@ pub(super) struct Follower<'a> {
     pub(super) left: Budget,
     /// Paths that may still be protected.
     paths: usize,
+    /// Words of commands that may still be followed.
+    programs_left: usize,
     /// Whether something was not followed because it was too much.
     pub(super) is_cut: bool,
 }
@@ -260,6 +269,8 @@ impl<'a> Follower<'a> {
     fn commands(&mut self, commands: &[ConfiguredCommand], tree: &Path) {
         for command in commands {
             let paths = command.paths().into_iter().map(|path| tree.join(path));
+            let paths = paths.take(self.programs_left);
+            self.programs_left = self.programs_left.saturating_sub(command.paths().len());
             let located: Vec<Located> =
                 paths.filter_map(|path| locate_within(&path, self.reach()).ok().flatten()).collect();
             for located in located {
@@ -320,7 +331,7 @@ impl<'a> Follower<'a> {
             directories.push(located.end.clone());
         }
         if let Some(root) = self.roots().iter().find(|root| root.starts_with(&located.end)) {
-            if self.survey.granted.contains_key(root) {
+            if matches!(self.of, Of::User(_)) && self.survey.granted.contains_key(root) {
                 let (root, hooks) = (root.display(), located.end.display());
                 let message = format!("{root} cannot be written by a run: git executes the hooks in {hooks}");
                 self.survey.refusal.get_or_insert(message);

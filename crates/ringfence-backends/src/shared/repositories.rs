@@ -32,7 +32,7 @@ const MAX_CONFIGURED: usize = 256;
 /// Most of them that are looked at at all; the git directories of others are hidden.
 const MAX_DISCOVERED: usize = 1024;
 /// Most submodules of one repository whose directories are protected.
-const MAX_SUBMODULES: usize = 1024;
+pub(super) const MAX_SUBMODULES: usize = 1024;
 /// Most paths that a notice names, and the most characters of each.
 const MAX_NAMED: usize = 5;
 const MAX_NAME_CHARACTERS: usize = 80;
@@ -285,21 +285,25 @@ fn protect_submodules(repository: &Repository, (tree, path): (&Directory, &Path)
     }
     let open = |path: &Path| Directory::open(path).ok();
     let (own, common) = (open(&repository.own()), open(&repository.common));
-    let Some(paths) = own.zip(common).and_then(|(own, common)| git::submodule_paths(&own, &common)) else {
+    let budget = &mut survey.index_budget;
+    let paths = own.zip(common).and_then(|(own, common)| git::submodule_paths(&own, &common, budget));
+    let Some(paths) = paths else {
         let notice = format!("submodules of {} are not known: its index cannot be read", path.display());
         return survey.notices.push(notice);
     };
     let missing = paths.iter().map(|submodule| Path::new(OsStr::from_bytes(submodule))).filter(|submodule| {
         let git = tree.metadata(&submodule.join(".git"));
-        git.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        git.is_err_and(|error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
     });
     let missing: Vec<String> =
         missing.filter_map(|submodule| Some(format!("{}/", submodule.to_str()?))).collect();
-    if missing.len() > MAX_SUBMODULES {
-        let (more, path) = (missing.len() - MAX_SUBMODULES, path.display());
+    let most = missing.len().min(survey.submodules_left);
+    survey.submodules_left -= most;
+    if missing.len() > most {
+        let (more, path) = (missing.len() - most, path.display());
         survey.notices.push(format!("a run can make repositories in {more} more submodules of {path}"));
     }
-    survey.protect(path, &missing[..missing.len().min(MAX_SUBMODULES)]);
+    survey.protect(path, &missing[..most]);
 }
 
 /// Finds a repository. A stub of another run is none. It is a directory: a run may have marked a file that leads elsewhere.

@@ -105,6 +105,10 @@ pub(crate) struct Survey {
     pub(crate) stubs_of_others: BTreeSet<PathBuf>,
     /// The user's home, links resolved, if it is there.
     pub(crate) home: Option<PathBuf>,
+    /// Submodules that are not checked out and can still be protected, of all repositories together.
+    pub(super) submodules_left: usize,
+    /// Bytes of git's indexes that are still read, of all repositories together.
+    pub(super) index_budget: u64,
     /// The device and the number of the workspace.
     pub(crate) identity: (u64, u64),
     /// What is at the paths that are held or hidden below what the run sees.
@@ -179,6 +183,8 @@ fn scan_once(
     let mut survey = Survey {
         hidden: hidden.iter().cloned().collect(),
         identity: (tree.id().device, tree.id().inode),
+        submodules_left: repositories::MAX_SUBMODULES,
+        index_budget: ringfence_workspace::git::INDEX_BUDGET_BYTES,
         ..Survey::default()
     };
     let read = program.into_iter().chain(files.read.iter().map(Path::new)).map(|path| (path, false));

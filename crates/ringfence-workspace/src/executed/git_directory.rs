@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
-use crate::git::{IndexedPath, indexed_paths};
+use crate::git::{INDEX_BUDGET_BYTES, IndexedPath, indexed_paths};
 use crate::{Directory, EntryKind};
 
 use super::Search;
@@ -57,6 +57,8 @@ const HARMLESS: [&str; 22] = [
     "packed-refs",
     "shallow",
 ];
+/// More unknown files in a git directory than this, and the directory is reported in their place.
+const MAX_UNKNOWN: usize = 4;
 /// Most names of a git directory that are looked at.
 const MAX_FILES: usize = 4096;
 /// Where git has the git directories of submodules and linked worktrees.
@@ -202,12 +204,12 @@ impl GitSearch<'_> {
             let names = names_in(self.from, &path);
             names.into_iter().map(move |name| path.join(name)).filter(|path| self.is_changed(path))
         };
-        let begun =
-            BEGUN.iter().filter(|name| within(name).next().is_some()).map(|name| directory.join(name));
+        let begun = BEGUN.iter().chain(&REMOTES).filter(|name| within(name).next().is_some());
+        let begun = begun.map(|name| directory.join(name));
         let attributes = Some(directory.join("info/attributes")).filter(|path| self.is_changed(path));
         let index = directory.join("index");
         let index = (self.is_changed(&index) && !self.is_sound_index(directory)).then_some(index);
-        begun.chain(REMOTES.iter().flat_map(|name| within(name))).chain(attributes).chain(index).collect()
+        begun.chain(attributes).chain(index).collect()
     }
 
     /// Other files directly in a git directory: those that are not known to do no harm.
@@ -224,8 +226,8 @@ impl GitSearch<'_> {
             }
             left > 0
         });
-        if listed.is_err() || left == 0 {
-            found.push(directory.to_owned());
+        if listed.is_err() || left == 0 || found.len() > MAX_UNKNOWN {
+            found = vec![directory.to_owned()];
         }
         found
     }
@@ -239,7 +241,8 @@ impl GitSearch<'_> {
             self.from.directory(if path.as_os_str().is_empty() { Path::new(".") } else { path }).ok()
         };
         let opened = open(directory).zip(common.and_then(open));
-        let entries = opened.and_then(|(own, common)| indexed_paths(&own, &common));
+        let entries =
+            opened.and_then(|(own, common)| indexed_paths(&own, &common, &mut INDEX_BUDGET_BYTES.clone()));
         entries.is_some_and(|entries| entries.iter().all(IndexedPath::is_sound))
     }
 }

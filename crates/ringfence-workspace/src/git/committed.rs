@@ -32,7 +32,7 @@ const TOO_LATE: &str = "the time was over";
 /// Commits of which a stash is made: of what it was made on, of the index, of untracked files.
 const STASH_PARENTS: usize = 3;
 /// Most gitlinks that are reported.
-const MAX_GITLINKS: usize = 64;
+const MAX_GITLINKS: usize = 10;
 /// Most refs that are named of one file besides the first one.
 const MAX_MORE_REFS: usize = 8;
 /// What stands for the index in the place of a ref.
@@ -161,8 +161,11 @@ pub(super) fn find(git: &Git<'_>, search: &Search<'_>) -> Found {
     }
     for (git_ref, path) in search.gitlinks.all().take(MAX_GITLINKS) {
         if !files.add_ref(path, git_ref) {
-            files.insert(path, git_ref, (true, ExecutedBy::Repository));
+            files.insert(path, git_ref, (false, ExecutedBy::Repository));
         }
+    }
+    if let Some(more) = search.gitlinks.all().count().checked_sub(MAX_GITLINKS).filter(|more| *more > 0) {
+        notices.push(format!("{more} more submodules in commits are not listed"));
     }
     if let Some(more) = moved.len().checked_sub(MAX_COMPARED_REFS).filter(|more| *more > 0) {
         notices.push(not_searched(&format!("{more} more refs"), "the run changed too many"));

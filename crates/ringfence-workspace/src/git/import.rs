@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 use super::checked_out::CheckedOut;
 use super::committed::{self, Committed, Configured, Protected, Staged};
+use super::config;
 use super::gitlinks::Gitlinks;
 use super::index::is_sound_path;
 use super::indirect::{Budget, Located, Reach, configured};
@@ -420,7 +421,9 @@ impl Seen {
 fn is_as_on_the_host(private: &Directory, start: &Start) -> bool {
     let read = |directory: &Directory| directory.read(Path::new(CONFIG), MAX_CONFIG_BYTES).ok();
     let host = Directory::open_known(&start.common, start.common_id).ok();
-    read(private).is_some_and(|private| host.and_then(|host| read(&host)) == Some(private))
+    let host = host.and_then(|host| read(&host));
+    let host = host.map(|host| config::without_credentials(&host).unwrap_or(host));
+    read(private).is_some_and(|private| host == Some(private))
 }
 
 /// Other things that a run made in its private git directory and that go with it. `config` is its configuration.
@@ -1110,8 +1113,8 @@ impl Importer<'_> {
                 .map(|()| name.clone())
                 .map_err(|error| error.to_string()),
             Some(RefValue::Object(id)) => match self.resolved(&format!("{id}^{{commit}}")) {
-                Some(commit) => self.write_head(&format!("{id}\n"), Some(&commit)),
-                None => Err(io::Error::other("it is no commit")),
+                Some(commit) if commit == *id => self.write_head(&format!("{id}\n"), Some(&commit)),
+                _ => Err(io::Error::other("it is no commit")),
             }
             .map(|()| id.clone())
             .map_err(|error| error.to_string()),

@@ -6,8 +6,10 @@ use super::config;
 use super::repository::MAX_CONFIG_BYTES;
 use crate::{Directory, EntryKind};
 
-/// Longest index that is read.
-const MAX_BYTES: u64 = 64 << 20;
+/// Most bytes of indexes that are read for one purpose, unless it has another budget.
+pub const INDEX_BUDGET_BYTES: u64 = 64 << 20;
+/// Most bytes that the paths of all entries take, whole: version 4 writes only how each differs from the one before.
+const MAX_PATHS_BYTES: usize = 128 << 20;
 /// Most parts of a split index.
 const MAX_SHARED: usize = 8;
 /// Most names of a git directory that are searched for them.
@@ -56,13 +58,18 @@ fn is_git_name(name: &[u8]) -> bool {
 
 /// The entries of the index of a git directory and of its parts. `common` has its configuration. `None` is an index that cannot be
 /// understood or is too long.
-pub fn indexed_paths(own: &Directory, common: &Directory) -> Option<Vec<IndexedPath>> {
+/// What is read is taken from the budget.
+pub fn indexed_paths(own: &Directory, common: &Directory, budget: &mut u64) -> Option<Vec<IndexedPath>> {
     let config = common.read(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
     let sha256 =
         config::values(&config, "extensions", "objectformat").iter().any(|format| format == "sha256");
     let mut entries = Vec::new();
-    match own.read(Path::new("index"), MAX_BYTES) {
-        Ok(content) => parse(&content, sha256, &mut entries)?,
+    let mut left = MAX_PATHS_BYTES;
+    match own.read(Path::new("index"), *budget) {
+        Ok(content) => {
+            *budget = budget.saturating_sub(content.len() as u64);
+            parse(&content, sha256, (&mut entries, &mut left))?;
+        }
         Err(error) if error.is_missing() => return Some(entries),
         Err(_) => return None,
     }
@@ -70,13 +77,15 @@ pub fn indexed_paths(own: &Directory, common: &Directory) -> Option<Vec<IndexedP
     let shared =
         listed.filter(|entry| entry.name.to_str().is_some_and(|name| name.starts_with("sharedindex.")));
     for part in shared.take(MAX_SHARED) {
-        parse(&own.read(Path::new(&part.name), MAX_BYTES).ok()?, sha256, &mut entries)?;
+        let content = own.read(Path::new(&part.name), *budget).ok()?;
+        *budget = budget.saturating_sub(content.len() as u64);
+        parse(&content, sha256, (&mut entries, &mut left))?;
     }
     Some(entries)
 }
 
 /// Parses the entries of versions 2 to 4.
-fn parse(content: &[u8], sha256: bool, entries: &mut Vec<IndexedPath>) -> Option<()> {
+fn parse(content: &[u8], sha256: bool, (entries, left): (&mut Vec<IndexedPath>, &mut usize)) -> Option<()> {
     let word = |at: usize| Some(u32::from_be_bytes(content.get(at..at + 4)?.try_into().ok()?));
     let version = word(4)?;
     if !content.starts_with(b"DIRC") || !(2..=4).contains(&version) {
@@ -97,6 +106,10 @@ fn parse(content: &[u8], sha256: bool, entries: &mut Vec<IndexedPath>) -> Option
         let rest = content.get(name_at..)?;
         let length = rest.iter().take(MAX_PATH_BYTES + 1).position(|byte| *byte == 0)?;
         path.extend_from_slice(&rest[..length]);
+        if path.len() > MAX_PATH_BYTES {
+            return None;
+        }
+        *left = left.checked_sub(size_of::<IndexedPath>() + path.len())?;
         let end = name_at + length;
         let next = match version {
             4 => end + 1,
@@ -124,9 +137,9 @@ fn variable_width(bytes: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
-/// Directories of submodules that the index of a working tree names, from the working tree.
-pub fn submodule_paths(own: &Directory, common: &Directory) -> Option<Vec<Vec<u8>>> {
-    let entries = indexed_paths(own, common)?.into_iter();
+/// Directories of submodules that the index of a working tree names, from the working tree. What is read is taken from the budget.
+pub fn submodule_paths(own: &Directory, common: &Directory, budget: &mut u64) -> Option<Vec<Vec<u8>>> {
+    let entries = indexed_paths(own, common, budget)?.into_iter();
     Some(entries.filter(|entry| entry.mode == GITLINK && entry.is_sound()).map(|entry| entry.path).collect())
 }
 
@@ -135,7 +148,12 @@ pub fn submodule_paths(own: &Directory, common: &Directory) -> Option<Vec<Vec<u8
 mod tests {
     use std::process::Command;
 
-    use super::{indexed_paths, is_sound_path, submodule_paths};
+    use super::{INDEX_BUDGET_BYTES, indexed_paths, is_sound_path, submodule_paths};
+
+    fn budget() -> u64 {
+        INDEX_BUDGET_BYTES
+    }
+
     use crate::Directory;
 
     #[test]
@@ -175,13 +193,13 @@ mod tests {
             let mut expected: Vec<Vec<u8>> =
                 listed.map(|line| line.splitn(2, |byte| *byte == b'\t').nth(1).unwrap().to_vec()).collect();
             // The entries of the index itself have no names where they replace some of the other part.
-            let found = indexed_paths(&own, &own).unwrap().into_iter();
+            let found = indexed_paths(&own, &own, &mut budget()).unwrap().into_iter();
             let mut found: Vec<Vec<u8>> =
                 found.map(|entry| entry.path).filter(|path| !path.is_empty()).collect();
             found.sort();
             expected.sort();
             assert_eq!(found, expected, "{format} {version} {split}");
-            let links = submodule_paths(&own, &own).unwrap();
+            let links = submodule_paths(&own, &own, &mut budget()).unwrap();
             assert_eq!(links.len(), if split { 7 } else { 6 });
         }
     }

@@ -282,6 +282,9 @@ pub fn configured_in(directory: &Path, reach: Reach<'_>, budget: &mut Budget) ->
     follow(configuration, Some(common.join("hooks")), &trees, reach, budget)
 }
 
+/// Most paths that words of commands of one configuration are followed to.
+const MAX_PROGRAMS: usize = 1024;
+
 fn follow(
     configuration: Configuration,
     hooks: Option<PathBuf>,
@@ -301,10 +304,17 @@ fn follow(
     let directories: BTreeSet<PathBuf> = named.chain(templates).chain(hooks).collect();
     let mut found =
         Followed { located: configuration.files, programs: Vec::new(), is_cut: configuration.is_cut };
-    for command in &configuration.commands {
+    let mut left = MAX_PROGRAMS;
+    'commands: for command in &configuration.commands {
         let paths = command.paths();
-        let all = trees.iter().flat_map(|tree| paths.iter().map(move |path| tree.join(path)));
-        found.programs.extend(all.filter_map(|path| locate_within(&path, reach).ok().flatten()));
+        for path in trees.iter().flat_map(|tree| paths.iter().map(move |path| tree.join(path))) {
+            if left == 0 {
+                found.is_cut = true;
+                break 'commands;
+            }
+            left -= 1;
+            found.programs.extend(locate_within(&path, reach).ok().flatten());
+        }
     }
     for directory in directories {
         let Ok(Some(directory)) = locate_within(&directory, reach) else { continue };

@@ -85,7 +85,8 @@ impl Linked {
         }
         let config = real.common.read(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
         self.write("config", &configuration(&config))?;
-        self.write("HEAD", "ref: refs/heads/none\n")
+        // No ref that an import writes: git would log for `HEAD`.
+        self.write("HEAD", "ref: refs/ringfence/none\n")
     }
 
     fn write(&self, name: &str, text: &str) -> io::Result<()> {

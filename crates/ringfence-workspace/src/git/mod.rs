@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 pub use commands::{CommandKind, ConfiguredCommand};
 pub use committed::{Committed, INDEX};
 pub use import::{Import, Imported, RefChange, forget, has_commits, import, repository_of};
-pub use index::{IndexedPath, indexed_paths, submodule_paths};
+pub use index::{INDEX_BUDGET_BYTES, IndexedPath, indexed_paths, submodule_paths};
 pub use indirect::{
     Budget, Configuration, Followed, LinkedHooks, Located, Reach, configured, configured_in, linked_hooks,
     locate, locate_within,

@@ -134,10 +134,15 @@ impl Git<'_> {
     fn limited(&self, mut child: Child) -> io::Result<Child> {
         use rustix::process::{Resource, Rlimit, prlimit};
         let pid = rustix::process::Pid::from_child(&child);
-        let of = |most| Rlimit { current: Some(most), maximum: Some(most) };
+        // The user may have a lower one, which cannot be raised.
+        let of = |resource, most: u64| {
+            let own = rustix::process::getrlimit(resource).maximum;
+            let most = own.map_or(most, |own| most.min(own));
+            Rlimit { current: Some(most), maximum: Some(most) }
+        };
         let limits = [(Resource::As, self.max_memory_bytes), (Resource::Cpu, MAX_CPU_SECONDS)];
         for (resource, most) in limits {
-            match prlimit(Some(pid), resource, of(most)) {
+            match prlimit(Some(pid), resource, of(resource, most)) {
                 Ok(_) => {}
                 // Root without the capability cannot limit another user's process, which has its time limit.
                 Err(rustix::io::Errno::PERM) if self.user.is_some() => {}
