@@ -417,7 +417,10 @@ fn a_result_that_cannot_be_kept_fails_the_run_and_is_reported() {
     let place = &disk.place;
     let policy = policy(place, r#"{"growth": "1g"}"#);
     fs::write(place.work().join("waiting"), "").unwrap();
-    let script = "mkdir d; echo evil > d/.envrc; echo > ready; while test -e waiting; do sleep 0.02; done";
+    // The result is longer than what Ringfence itself frees at the end.
+    let script = "mkdir d; echo evil > d/.envrc; L=$(printf 'x%.0s' $(seq 80)); \
+                  for i in 0 1 2 3 4 5 6 7 8; do mkdir $L$i; for n in .envrc .bashrc .zshrc .vimrc; do echo evil > $L$i/$n; done; done; \
+                  echo > ready; while test -e waiting; do sleep 0.02; done";
     let args = ["exec", "--json", "--mode", "native", "--policy", &policy, "--", "sh", "-c", script];
     let child = place.spawn(&args);
     wait_for("ready", || place.work().join("ready").exists().then_some(()));

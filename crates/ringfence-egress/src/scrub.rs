@@ -155,6 +155,7 @@ mod tests {
             }
             assert_eq!(scrubbed(&["abcd", "cdef"], "xabcdefx", size), "x******x", "{size}");
             assert_eq!(scrubbed(&["abcab"], "abcabcabx", size), "********x", "{size}");
+            assert_eq!(scrubbed(&["abcab"], "abcabcx", size), "*****cx", "{size}");
         }
         let mut headers = http::HeaderMap::new();
         headers.insert("etag", http::HeaderValue::from_static("sk-abcdef"));

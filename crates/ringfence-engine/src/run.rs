@@ -291,7 +291,7 @@ pub fn run(
     // What was told of them is in the log; the next run does not tell it again.
     lost_runs.into_iter().for_each(LostRun::reported);
     let (end, remains) = match told {
-        Ok(()) => match start(job, staged, session, &runs.network(&run)) {
+        Ok(()) => match start(job, &plan.request, staged, (session, &runs.network(&run))) {
             Ok(running) => {
                 // While the program starts there is nothing else to do.
                 runs.remove_discarded(MAX_DISCARDED, SHORT_REMOVAL);
@@ -760,6 +760,8 @@ mod exit_code {
 
 /// A sandbox in which the program runs, and the broker at its door. The sandbox goes first.
 struct Running {
+    /// As the file systems were before the program was started.
+    growth: Option<Growth>,
     sandbox: Box<dyn Sandbox>,
     broker: Option<Broker>,
     meter: Option<Arc<Meter>>,
@@ -770,20 +772,21 @@ struct Running {
 /// Starts the program, and lets it out as far as it may go.
 fn start(
     job: &Job<'_>,
+    request: &Request,
     staged: Result<Box<dyn Staged>, LaunchError>,
-    session: Option<Session>,
-    audit: &Path,
+    (session, audit): (Option<Session>, &Path),
 ) -> Result<Running, Box<End>> {
+    let growth = growth(request);
     let mut sandbox = staged.and_then(Staged::start).map_err(|error| Box::new(not_launched(job, &error)))?;
     let Some(session) = session else {
-        return Ok(Running { sandbox, broker: None, meter: None, reads_model: false });
+        return Ok(Running { growth, sandbox, broker: None, meter: None, reads_model: false });
     };
     let (meter, reads_model) = (Arc::clone(session.meter()), session.reads_model());
     let stopper = sandbox.stopper();
     meter.on_over(move || stopper.stop(Stop::Kill));
     let broker =
         openbroker(sandbox.doors(), session, audit).map_err(|failure| Box::new(End::stopped(failure)))?;
-    Ok(Running { sandbox, broker: Some(broker), meter: Some(meter), reads_model })
+    Ok(Running { growth, sandbox, broker: Some(broker), meter: Some(meter), reads_model })
 }
 
 /// The broker at the doors of a sandbox. A sandbox without the door that it was to have is not left to itself.
@@ -841,7 +844,7 @@ fn attempt(
     watchers: &mut Watchers<'_>,
     cancel: &Cancel,
 ) -> (End, Option<Box<dyn Sandbox>>) {
-    let Running { mut sandbox, broker, meter, reads_model } = running;
+    let Running { growth, mut sandbox, broker, meter, reads_model } = running;
     cancel.arm(&sandbox.stopper());
     if let Err(error) = watchers.observer.started() {
         return (End::stopped(unread(&error)), None);
@@ -851,7 +854,7 @@ fn attempt(
     }
     let mut watch = Watch {
         limits: &plan.request.policy.limits,
-        growth: growth(&plan.request),
+        growth,
         patience: job.patience,
         at_terminal: job.at_terminal(),
         redactor,
