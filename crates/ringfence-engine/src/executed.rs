@@ -453,8 +453,8 @@ mod tests {
         assert!(told.contains("4/.envrc") && !told.contains("5/.envrc") && told.contains("and 15 more"));
         assert_eq!(notice(&[]), None);
         let files = |count| (0..count).map(|number| file(ExecutedBy::Git, &format!("{number}/.git"), None));
-        let (listed, left_out) = merge(files(101).collect(), Vec::new());
-        assert_eq!((listed.len(), merge(files(100).collect(), Vec::new()).1), (100, None));
+        let (listed, left_out) = merge(files(151).collect(), Vec::new());
+        assert_eq!((listed.len(), merge(files(150).collect(), Vec::new()).1), (150, None));
         assert!(left_out.unwrap().starts_with("1 more"));
     }
 }
