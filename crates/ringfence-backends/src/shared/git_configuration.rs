@@ -96,6 +96,10 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
 }
 
 /// Working trees above the workspace and other directories that a run may write. One in such a directory is found by its scan.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "whose the workspace is, which is known by its identity; nothing is opened"
+)]
 fn above<'p>(workspace: &'p Path, roots: &'p [PathBuf]) -> Vec<&'p Path> {
     let mut above: Vec<&Path> = workspace.ancestors().skip(1).collect();
     for root in roots.iter().filter(|root| *root != workspace) {
