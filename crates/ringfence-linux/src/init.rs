@@ -99,6 +99,11 @@ fn wrong<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Word {
 /// What does not depend on what is wanted.
 fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     let mut kernel = Linux::default();
+    if kind.walls == Walls::Given {
+        // Where a container runs out of memory the gate has to stay, which tells.
+        let opened = set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(std::io::Error::from);
+        opened.and_then(|()| fs::File::open("/proc/self")).iter().for_each(be_killed_first);
+    }
     if kind.walls != Walls::Own {
         return Ok(kernel);
     }
@@ -116,7 +121,7 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     Ok(kernel)
 }
 
-/// Has the kernel choose processes of runs before those of the user where the machine runs out of memory.
+/// Has the kernel choose processes of runs before the gate, and before those of the user, where memory runs out.
 fn be_killed_first(process: &fs::File) {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     // Where it cannot be said, the kernel goes by the size of processes, as for all others.
