@@ -777,7 +777,7 @@ mod tests {
             (".git/sequencer/todo", true, Some(".git/sequencer")),
             (".git/info/attributes", true, Some(".git/info/attributes")),
             (".git/info/exclude", true, None),
-            (".git/remotes/origin", true, Some(".git/remotes/origin")),
+            (".git/remotes/origin", true, Some(".git/remotes")),
             (".git/hooks/x.sample", true, None),
             ("bare/hooks/pre-commit", false, Some("bare/HEAD")),
             ("sub/.git/hooks/pre-commit", false, Some("sub/.git")),
