@@ -277,6 +277,29 @@ fn settings_of_a_trusted_project_cannot_be_made() {
     }
 }
 
+/// A run can keep the settings of a trusted project from being read while another run starts.
+#[test]
+fn what_unreadable_settings_of_a_trusted_project_named_stays_protected() {
+    for unreadable in ["true", "chmod 0 project", "chmod 0444 project", "chmod 0 project; chmod 0444 ."] {
+        let place = Place::new();
+        let shared = place.home().canonicalize().unwrap().join("shared");
+        let (policy, token) = (put(&shared.join("pol.json"), STANDARD), put(&shared.join("token"), "canary"));
+        let settings = format!(
+            r#"{{"sandbox": {{"policy": "{policy}"}}, "broker": {{"credentials": ["a.example x-key: {{file:{token}}}"]}}}}"#
+        );
+        put(&place.work().join("project/.ringfence/settings.json"), &settings);
+        let user = format!(r#"{{"trusted_projects": ["{}/project"]}}"#, place.work().display());
+        let place = place.settings(&user).of_user(65533);
+        exec(&place, unreadable).expect_code(0);
+        let script =
+            format!("cat token; echo evil > pol.json; mv pol.json gone; echo evil > {policy}; echo ran");
+        let shared = shared.to_str().unwrap();
+        let ran = place.run(&["exec", "--mode", "native", "-C", shared, "--", "sh", "-c", &script]);
+        assert!(ran.stdout.ends_with("ran\n") && !ran.stdout.contains("canary"), "{unreadable}: {ran:?}");
+        assert_eq!(fs::read_to_string(&policy).unwrap(), STANDARD, "{unreadable}");
+    }
+}
+
 /// The daemon stands elsewhere than the one who adds a task.
 #[test]
 fn policy_of_a_task_is_kept_as_an_absolute_path() {

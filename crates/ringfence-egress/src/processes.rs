@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::process_table::{ProcessTable, read_entry};
 
@@ -19,6 +19,8 @@ const NAMESPACES: [&str; 3] = ["user", "pid", "mnt"];
 pub(crate) const MAX_ANCESTORS: usize = 1000;
 /// How often a chain of parents is followed of which one ends meanwhile.
 const MAX_CHAINS: usize = 10;
+/// How long it is searched among the descriptors of runs for a socket: a run can have thousands of processes with thousands each.
+const MAX_SEARCH: Duration = Duration::from_secs(3);
 /// Processes that are looked at first, for they have held a socket that was asked for.
 const MAX_RECENT_HOLDERS: usize = 8;
 /// The name of every gate, and of the first process of its sandbox (`ringfence-gate`: `set_name`).
@@ -184,9 +186,14 @@ fn is_gate(process: &Path) -> bool {
     status_field(process, "Name:").as_deref() == Some(GATE_NAME)
 }
 
-/// Whether a process of a run is seen to hold a socket.
+/// Whether a process of a run may hold a socket: it is seen to, or there are too many descriptors to look at.
 pub fn is_held_by_run(inode: u64) -> bool {
-    ProcessTable::read().below_gates().iter().any(|process| holds(process, inode))
+    may_be_held_by(&ProcessTable::read().below_gates(), inode)
+}
+
+fn may_be_held_by(processes: &[PathBuf], inode: u64) -> bool {
+    let until = Instant::now() + MAX_SEARCH;
+    processes.iter().any(|process| Instant::now() >= until || holds(process, inode))
 }
 
 /// Whether a socket of this user is in the hands of a process outside of runs, and in those of no run. A socket can be on its way in a
@@ -197,7 +204,7 @@ pub fn is_held_by_run(inode: u64) -> bool {
 pub fn is_held_outside_of_runs(inode: u64) -> bool {
     let table = ProcessTable::read();
     let of_runs = table.below_gates();
-    if of_runs.iter().any(|process| holds(process, inode)) {
+    if may_be_held_by(&of_runs, inode) {
         return false;
     }
     let excluded: HashSet<&PathBuf> = of_runs.iter().collect();

@@ -311,6 +311,11 @@ impl Directory {
         Ok(())
     }
 
+    /// An error if nothing can be looked up in this directory: its names may be readable all the same.
+    pub fn check_searchable(&self) -> io::Result<()> {
+        statat(&self.descriptor, c".", AtFlags::empty()).map(drop).map_err(io::Error::from)
+    }
+
     /// Some file systems do not say the kind with the name.
     fn kind_of(&self, name: &CStr, said: FileType) -> io::Result<EntryKind> {
         if said != FileType::Unknown {

@@ -43,7 +43,7 @@ pub enum Next {
 /// What was not visited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unvisited {
-    /// Directories that cannot be read, whose paths are too long, or that hold too much of that or too many directories.
+    /// Directories that cannot be read or searched, whose paths are too long, or that hold too much of that or too many directories.
     pub directories: Vec<PathBuf>,
     /// Whether there were more names than the bounds allow.
     pub more: bool,
@@ -58,7 +58,7 @@ const MAX_UNVISITED_BELOW: usize = 64;
 /// Most directories in all that are reported as not visited.
 const MAX_UNVISITED: usize = 1 << 16;
 
-/// Visits everything below a directory, which itself has to be readable. Links are visited and not followed. What it takes of memory
+/// Visits everything below a directory, which itself has to be readable and searchable. Links are visited and not followed. What it takes of memory
 /// and of open files is bounded, however deep and wide the directory is.
 pub fn walk(
     root: &Directory,
@@ -116,6 +116,8 @@ impl Walk<'_, '_> {
             directory,
         };
         let listed = level.directory.as_ref().unwrap_or(self.root);
+        // Names can be read without that right, but nothing that they name can be looked at.
+        listed.check_searchable()?;
         let Self { bounds, visit, count, path, waiting, .. } = self;
         let read = listed.each(&mut |name, kind, inode| {
             *count += 1;
@@ -244,17 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_read_is_reported() {
+    fn directories_that_cannot_be_read_or_searched_are_reported() {
         // Root reads every directory.
         if rustix::process::geteuid().is_root() {
             return;
         }
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join("shut")).unwrap();
-        fs::set_permissions(root.path().join("shut"), Permissions::from_mode(0o000)).unwrap();
-        let directory = Directory::open(&root.path().canonicalize().unwrap()).unwrap();
-        let unvisited = walk(&directory, BOUNDS, &mut |_| Next::Enter).unwrap();
-        assert_eq!(unvisited.directories, [PathBuf::from("shut")]);
+        for mode in [0o000, 0o111, 0o444, 0o644] {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("shut/below")).unwrap();
+            fs::set_permissions(root.path().join("shut"), Permissions::from_mode(mode)).unwrap();
+            let directory = Directory::open(&root.path().canonicalize().unwrap()).unwrap();
+            let unvisited = walk(&directory, BOUNDS, &mut |_| Next::Enter).unwrap();
+            assert_eq!(unvisited.directories, [PathBuf::from("shut")], "{mode:o}");
+            fs::set_permissions(root.path().join("shut"), Permissions::from_mode(0o700)).unwrap();
+        }
     }
 
     /// `count` directories in one, with a name of `length` bytes each.

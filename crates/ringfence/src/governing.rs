@@ -19,8 +19,9 @@ use ringfence_workspace::{RunTrees, missing_trees};
 use serde_json::Value;
 
 use crate::grants;
-use crate::installation::{DIRECTORY, Installation, SETTINGS, read_project_document, read_text};
+use crate::installation::{DIRECTORY, Installation, SETTINGS, read_project_text, read_text};
 use crate::report::advise;
+use crate::trusted;
 
 /// Settings that name a file which runs depend on.
 const FILES: [&str; 2] = ["broker.ca_file", "broker.prices_file"];
@@ -42,22 +43,29 @@ pub(crate) struct Named {
 
 impl Named {
     /// What the lasting layers name, of all trusted projects too. Variables and flags are of one command alone.
-    pub(crate) fn by(layers: &Layers, installation: &Installation) -> Self {
+    ///
+    /// A run can keep the settings of a trusted project from being read while another run starts. So what they named when they were
+    /// trusted counts as well.
+    pub(crate) fn by(layers: &Layers, installation: &Installation) -> anyhow::Result<Self> {
         let mut named = Self::default();
         for (path, value) in layers.lasting() {
             named.add(path, layers.keys().find(path).map(|key| key.kind), value);
         }
-        for project in trusted(layers) {
+        for project in trusted_projects(layers) {
             let directory = installation.expand(&project).join(DIRECTORY);
-            let document = read_project_document(&directory.join(SETTINGS), layers.keys());
-            // One that cannot be read is reported where it is used.
-            for (path, located) in document.ok().flatten().as_ref().into_iter().flat_map(Document::iter) {
-                named.add(path, layers.keys().find(path).map(|key| key.kind), &located.value);
+            let present = read_project_text(&directory.join(SETTINGS)).ok().flatten();
+            let trusted = trusted::texts(&installation.state, directory.parent(), present.as_deref())?;
+            for text in trusted.iter().chain(&present) {
+                // One that cannot be parsed is reported where it is used.
+                let document = Document::parse(text, SETTINGS, layers.keys());
+                for (path, located) in document.iter().flat_map(Document::iter) {
+                    named.add(path, layers.keys().find(path).map(|key| key.kind), &located.value);
+                }
             }
             named.files.push(directory);
         }
         let absolute = |paths: Vec<PathBuf>| paths.iter().map(|path| installation.expand(path)).collect();
-        Self { files: absolute(named.files), secrets: absolute(named.secrets) }
+        Ok(Self { files: absolute(named.files), secrets: absolute(named.secrets) })
     }
 
     fn add(&mut self, path: &str, kind: Option<Kind>, value: &Value) {
@@ -86,7 +94,7 @@ impl Named {
 }
 
 /// The projects whose settings may also loosen.
-fn trusted(layers: &Layers) -> Vec<PathBuf> {
+fn trusted_projects(layers: &Layers) -> Vec<PathBuf> {
     let all = layers.lasting().filter(|(path, _)| *path == "trusted_projects");
     all.flat_map(|(_, value)| texts(value)).map(PathBuf::from).collect()
 }
@@ -259,9 +267,15 @@ impl Writable {
         let states = installation.other_states().iter().chain([&self.state]);
         governing.extend(states.filter_map(|state| locate(state).ok()).flat_map(|located| located.links));
         let programs = [installation.program_file(), daemon_program(&self.state)];
-        let may_be_written =
-            |file: &PathBuf| if self.is_own(file) { file.exists() } else { has_other_names(file) };
-        governing.extend(programs.into_iter().flatten().filter(may_be_written));
+        for program in programs.into_iter().flatten() {
+            // One that is not there needs no stub file.
+            let may_be_there = || program.try_exists().unwrap_or(true);
+            match self.is_own(&program) {
+                true if may_be_there() => governing.extend(way(&program)),
+                false if has_other_names(&program) => governing.push(program),
+                _ => {}
+            }
+        }
         governing.retain(|path| self.is_own(path) || has_other_names(path));
         governing
     }
@@ -302,12 +316,12 @@ fn has_other_names(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.nlink() > 1)
 }
 
-/// A path without links, after the links and directories that lead there.
+/// A path without links, after the links and directories that lead there. Of one that cannot be followed, as below a directory that a
+/// run has made unsearchable, the part that can be.
 fn way(path: &Path) -> Vec<PathBuf> {
-    match locate(path) {
-        Ok(Located { links, passed, end }) => links.into_iter().chain(passed).chain([end]).collect(),
-        Err(_) => Vec::new(),
-    }
+    let located = path.ancestors().find_map(|part| locate(part).ok());
+    let parts = |Located { links, passed, end }| links.into_iter().chain(passed).chain([end]).collect();
+    located.map(parts).unwrap_or_default()
 }
 
 #[cfg(test)]

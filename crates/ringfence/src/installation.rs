@@ -653,12 +653,6 @@ fn changed(project: &Path, error: anyhow::Error) -> anyhow::Error {
     )
 }
 
-/// The settings of a project.
-pub(crate) fn read_project_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
-    let Some(text) = read_project_text(file)? else { return Ok(None) };
-    Ok(Some(Document::parse(&text, &file.display().to_string(), keys)?))
-}
-
 /// The text of a project's settings. An agent may have written there, so no link is followed on the way to them.
 pub(crate) fn read_project_text(file: &Path) -> anyhow::Result<Option<String>> {
     let Some(project) = file.parent().and_then(Path::parent) else { return Ok(None) };

@@ -5,6 +5,7 @@
 //! may only tighten, until it is trusted too.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -22,6 +23,25 @@ fn read(state: &Path) -> anyhow::Result<Texts> {
     let file = state.join(FILE);
     let text = read_text(&file)?.unwrap_or_else(|| "{}".into());
     serde_json::from_str(&text).with_context(|| format!("{} cannot be read", file.display()))
+}
+
+/// The settings of a project as they were trusted. Those that are there now are, if it is not known yet.
+///
+/// A project whose path cannot be resolved may be any of those that are known.
+pub(crate) fn texts(
+    state: &Path,
+    project: Option<&Path>,
+    present: Option<&str>,
+) -> anyhow::Result<Vec<String>> {
+    let known = read(state)?;
+    let Some(project) = project.and_then(|project| fs::canonicalize(project).ok()) else {
+        return Ok(known.into_values().flatten().collect());
+    };
+    match (known.get(&project), present) {
+        (Some(text), _) => Ok(text.iter().cloned().collect()),
+        (None, Some(text)) => trust(state, &project, Some(text)).map(|()| Vec::new()),
+        (None, None) => Ok(Vec::new()),
+    }
 }
 
 /// Whether these are the settings of a project that were trusted. At its first use they are.

@@ -170,6 +170,14 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         "TIOCSTI and TIOCLINUX type into a terminal; all else is allowed",
     ),
     row(
+        libc::SYS_fcntl,
+        "fcntl",
+        Allowed,
+        Allowed,
+        ByArgument,
+        "a lease, which a reader may take, has the host wait or fail where it opens the file; programs do without leases",
+    ),
+    row(
         libc::SYS_socket,
         "socket",
         ByArgument,

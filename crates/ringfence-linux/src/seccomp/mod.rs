@@ -26,6 +26,9 @@ const NEW_NAMESPACES: [i32; 8] = [
 /// What puts words into a terminal as if a person had typed them.
 const TYPING: [u32; 2] = [0x5412, 0x541c];
 
+/// What `fcntl` does to have others wait until they may open a file: leases, and delegations of newer kernels.
+const LEASES: [u32; 2] = [1024, 1040];
+
 /// The values of `personality` that pass: Linux, 32-bit `uname`, the version number of 2.6, both, fixed addresses, and
 /// the question for the current value.
 const PERSONALITIES: [u32; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
@@ -350,6 +353,7 @@ fn by_argument() -> impl Iterator<Item = (u32, Vec<Op>)> {
     [
         (number(libc::SYS_clone), clone.to_vec()),
         (number(libc::SYS_ioctl), only(1, &TYPING, DENY, ALLOW)),
+        (number(libc::SYS_fcntl), only(1, &LEASES, DENY, ALLOW)),
         (number(libc::SYS_socket), sockets()),
         (number(libc::SYS_socketpair), only(0, &[family(libc::AF_UNIX)], ALLOW, DENY)),
         (number(libc::SYS_personality), only(0, &PERSONALITIES, ALLOW, DENY)),
@@ -416,7 +420,7 @@ mod tests {
 
     use super::calls::{ABSENT_EVERYWHERE, DIFFERENCES, FIRST_UNKNOWN, REFUSED_EVERYWHERE, Verdict};
     use super::{
-        ABSENT, ALLOW, DENY, Extra, KILL, MARKS, OF_MODES, OF_PROCESSES, OfMode, OfProcess, Op,
+        ABSENT, ALLOW, DENY, Extra, KILL, LEASES, MARKS, OF_MODES, OF_PROCESSES, OfMode, OfProcess, Op,
         PERSONALITIES, PROCESSOR, TYPING, by_argument, filter,
     };
 
@@ -511,6 +515,14 @@ mod tests {
         let rows = DIFFERENCES.iter().filter(|row| row.here == Verdict::ByArgument);
         let rows: BTreeSet<u32> = rows.map(|row| row.call as u32).collect();
         assert_eq!(rows, by_argument().map(|(call, _)| call).collect());
+    }
+
+    #[test]
+    fn fcntl_takes_no_lease_and_does_all_else() {
+        let denied: Vec<u64> =
+            (0..2048).filter(|command| answers(libc::SYS_fcntl, [3, *command, 0, 0, 0, 0]) == DENY).collect();
+        assert_eq!(denied, LEASES.map(u64::from));
+        assert_eq!(LEASES.first(), Some(&libc::F_SETLEASE.unsigned_abs()));
     }
 
     #[test]

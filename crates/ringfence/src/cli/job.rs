@@ -174,7 +174,7 @@ impl Asked<'_> {
 
     fn job<'w>(&self, mode: Mode, work: Work<'w>, face: &Face) -> anyhow::Result<Job<'w>> {
         let (mut policy, policy_name) = self.policy(mode)?;
-        let named = Named::by(self.layers, self.installation);
+        let named = Named::by(self.layers, self.installation)?;
         if !policy.files.secrets.is_empty() {
             policy.files.secrets.extend(named.secrets());
         }

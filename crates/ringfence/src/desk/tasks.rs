@@ -57,7 +57,7 @@ fn accepted(mut spec: TaskSpec, installation: &Installation, seen: &mut Seen) ->
             let found = Wish::of_task(&spec, &options).fulfil(installation, |asked, _| {
                 let (mode, workspace) = (asked.mode(), asked.workspace()?);
                 let (mut policy, _) = asked.policy(mode)?;
-                let named = Named::by(asked.layers, installation);
+                let named = Named::by(asked.layers, installation)?;
                 asked.check_governing(mode, &mut policy, &workspace, &named)?;
                 let agent = asked.name.parse().ok().filter(|id| asked.settings.agents.contains_key(id));
                 Ok((agent, workspace))
