@@ -259,13 +259,16 @@ impl Watch<'_> {
         Ok(memory.is_some_and(|most| census.memory(&family) > most).then_some(Limit::Memory))
     }
 
-    /// Tells the host before the last of all ends, which takes the kernel a while: both have something to do meanwhile.
+    /// Tells the host before the last of all ends, which takes the kernel a while: the host has something to do meanwhile.
+    ///
+    /// Stub files are removed after it: while the sandbox has mounts on them, the kernel waits for all its readers of mounts with
+    /// each one that is removed.
     fn see_out(mut self) -> Result<(), GateError> {
         let heard = self.report(&Ending::default(), 0);
-        self.spawner.clear();
         let deadline = Instant::now() + KILLING;
         while let Some(rest) = deadline.checked_duration_since(Instant::now()) {
             if let Reaped::NoneLeft = self.reap()? {
+                self.spawner.clear();
                 return heard;
             }
             self.wait_for_deaths(rest)?;
