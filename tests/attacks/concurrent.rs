@@ -282,3 +282,25 @@ fn stub_directories_that_an_earlier_run_above_fills_are_reported_by_both() {
     assert!(told(&below).contains(" .git (git executes"), "{}", told(&below));
     assert!(told(&below).contains(".claude/settings.json"), "{}", told(&below));
 }
+
+/// Each run takes its own private git directory away with it, and no other one's.
+#[test]
+fn commits_of_runs_that_start_together_are_all_imported() {
+    let sandbox = Sandbox::native();
+    let work = sandbox.place.work();
+    crate::git::repository(&work);
+    for round in 0..3 {
+        let script = |run: usize| {
+            format!(
+                "git checkout -q -b r{round}-{run}z && echo {run} > f{run} && git add f{run} && git -c user.name=u -c user.email=u@localhost commit -qm {run}"
+            )
+        };
+        let start = |run| sandbox.place.spawn(&sandbox.args(&[], &["sh", "-c", &script(run)]));
+        for run in (0..4).map(start).collect::<Vec<Child>>() {
+            let ran = crate::support::Ran::from(run.wait_with_output().unwrap());
+            assert_eq!(ran.code(), 0, "{ran:?}");
+        }
+        let (_, branches) = crate::git::git(&work, &["branch", "--list", &format!("r{round}-*")]);
+        assert_eq!(branches.lines().count(), 4, "{round}: {branches}");
+    }
+}

@@ -660,6 +660,44 @@ fn switch_lets_in_a_normal_users_programs_but_none_of_its_runs() {
     site.get_anonymously("/tasks").expect(403);
 }
 
+/// Lists tasks by the Unix socket and by TCP, where `/proc` shows a user its own processes alone.
+const ASK_WITH_HIDDEN_PROCESSES: &str = r#"
+mount -t proc -o hidepid=2 proc /proc
+exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -c '
+"$0" start > /dev/null
+"$0" task list --json
+curl -s -o /dev/null -w "%{http_code} " --noproxy "*" -H "authorization: Bearer $(cat "$HOME/.ringfence/api.token")" "$1/tasks"
+"$0" exec --policy "$2" -- curl -s -o /dev/null -w "%{http_code}" --noproxy "*" -H "authorization: Bearer $(cat "$HOME/.ringfence/api.token")" "$1/tasks"
+"$0" stop > /dev/null
+' "$0" "$@"
+"#;
+
+#[test]
+fn owner_is_served_and_a_run_is_not_where_processes_of_others_are_hidden() {
+    if !is_root() {
+        return;
+    }
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let place = Place::new().settings(SETTINGS).env("PATH", "/usr/bin:/bin").of_user(65534);
+    let place = place.env("RINGFENCE_LISTEN", format!("127.0.0.1:{port}"));
+    let policy = open_policy(&place);
+    place.run(&["exec", "--", "true"]).expect_code(0);
+    let own = place.command(&[]);
+    let environment = own.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+    let program = place.home().parent().unwrap().join("ringfence");
+    let output = Command::new("unshare")
+        .args(["--mount", "--", "sh", "-c", ASK_WITH_HIDDEN_PROCESSES])
+        .arg(program)
+        .args([&format!("http://127.0.0.1:{port}"), &policy])
+        .env_clear()
+        .envs(environment)
+        .current_dir(place.work())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["[]", "200", "403"], "{output:?}");
+}
+
 #[test]
 fn broker_never_dials_the_daemon() {
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {

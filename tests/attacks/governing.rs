@@ -504,6 +504,19 @@ fn state_directory_that_a_run_could_have_made_is_refused() {
     of_installation(&place, &real, &["exec", "--mode", "native", "--", "true"]).expect_code(0);
 }
 
+/// The user cannot list it, and its settings can be read all the same.
+#[test]
+fn state_directory_of_a_run_that_cannot_be_listed_is_refused() {
+    let place = Place::new().of_user(65533);
+    for mode in ["0300", "0100", "0700"] {
+        exec(&place, &format!("mkdir st{mode}; echo '{{}}' > st{mode}/settings.json; chmod {mode} st{mode}"))
+            .expect_code(0);
+        let state = place.work().join(format!("st{mode}"));
+        let ran = of_installation(&place, &state, &["config", "list"]).expect_code(125);
+        assert!(ran.stderr.contains("could have been made by a run"), "{mode}: {ran:?}");
+    }
+}
+
 #[test]
 fn link_to_the_state_directory_of_another_installation_cannot_be_turned() {
     let place = Place::new();
