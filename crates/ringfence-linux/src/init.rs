@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -28,8 +28,8 @@ use crate::spawn::{Kind, Told, Word};
 /// first process.
 pub(crate) fn run(kind: Kind, line: &UnixStream, ids: (u32, u32), elsewhere: Elsewhere) -> i32 {
     let say = |word: &Word| write_frame(line, word).is_ok();
-    let (program, most) = match build_and_start(kind, line, ids, elsewhere) {
-        Ok(Some(started)) => started,
+    let (program, most, first) = match build_and_start(kind, line, ids, elsewhere) {
+        Ok(Some(Running { program, most, first })) => (program, most, first),
         // The gate is gone or wants nothing started.
         Ok(None) => return 0,
         Err(failure) => {
@@ -41,6 +41,8 @@ pub(crate) fn run(kind: Kind, line: &UnixStream, ids: (u32, u32), elsewhere: Els
         return 125;
     }
     drop(program.terminal);
+    // While the program starts: taking it down before would delay the start, and at the end it would delay the end.
+    drop(first);
     let status = reap_until(program.pid);
     // The others are still there, as many as there were when the program gave up; it was one more.
     let full = most.is_some_and(|most| threads_in_sight().is_ok_and(|count| count + 1 >= most));
@@ -52,13 +54,22 @@ pub(crate) fn run(kind: Kind, line: &UnixStream, ids: (u32, u32), elsewhere: Els
     }
 }
 
+/// What runs in a sandbox.
+struct Running {
+    program: Spawned,
+    /// How many threads there may be.
+    most: Option<u32>,
+    /// The namespace in which the mounts were made, before they were locked.
+    first: Option<OwnedFd>,
+}
+
 /// `None` if the gate is gone or wants nothing started.
 fn build_and_start(
     kind: Kind,
     line: &UnixStream,
     ids: (u32, u32),
     elsewhere: Elsewhere,
-) -> Result<Option<(Spawned, Option<u32>)>, Word> {
+) -> Result<Option<Running>, Word> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // The user's session has the user's terminal. In a container the first process leads one already.
     let _ = setsid();
@@ -80,10 +91,10 @@ fn build_and_start(
         let sent = send(line, &Word::Door(*port), Some(listener.as_fd()));
         sent.map_err(|error| Word::Failed(error.to_string()))?;
     }
-    finish(&base, &mut kernel, (&sandbox, filter), ids)?;
+    let first = finish(&base, &mut kernel, (&sandbox, filter), ids)?;
     let Some((Told::Start, _)) = hear(line)? else { return Ok(None) };
     match spawn_program(&spec, stdin) {
-        Ok(started) => Ok(Some((started, spec.process_limit))),
+        Ok(program) => Ok(Some(Running { program, most: spec.process_limit, first })),
         Err(error) => Err(Word::CannotStart { os_error: error.raw_os_error().unwrap_or(libc::EIO) }),
     }
 }
@@ -130,15 +141,16 @@ fn be_killed_first(process: &fs::File) {
     }
 }
 
-/// The rest.
+/// The rest. Returns the namespace in which the mounts were made.
 fn finish(
     base: &Base,
     kernel: &mut Linux,
     (sandbox, filter): (&Sandbox, Option<Filter>),
     ids: (u32, u32),
-) -> Result<(), Word> {
+) -> Result<Option<OwnedFd>, Word> {
+    let mut first = None;
     match base.walls {
-        Walls::Own => close(kernel, sandbox, ids)?,
+        Walls::Own => first = Some(close(kernel, sandbox, ids)?),
         Walls::Given => {
             let mounted = sandbox.mounted.iter().try_for_each(|path| is_mounted(path));
             mounted.map_err(wrong("find all that has to be held or hidden"))?;
@@ -155,7 +167,8 @@ fn finish(
     confined.map_err(|error| Word::Failed(error.to_string()))?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(wrong("follow the gate"))?;
     // Before the program lives: it is of the same user. A program that is executed is open again.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(wrong("shut itself off"))?;
+    Ok(first)
 }
 
 /// Whether something is mounted at a path.
@@ -181,8 +194,8 @@ fn make_file(step: &Step) -> io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(*mode).open(target)?.write_all(text.as_bytes())
 }
 
-/// The rest of the root.
-fn close(kernel: &mut Linux, sandbox: &Sandbox, ids: (u32, u32)) -> Result<(), Word> {
+/// The rest of the root. Returns the namespace in which it was built.
+fn close(kernel: &mut Linux, sandbox: &Sandbox, ids: (u32, u32)) -> Result<OwnedFd, Word> {
     // Only now is it in its own groups, which are to be all that it sees of them.
     // SAFETY: parts this process, which has one thread, from the groups of the host.
     if unsafe { libc::unshare(libc::CLONE_NEWCGROUP) } != 0 {
@@ -196,17 +209,16 @@ fn close(kernel: &mut Linux, sandbox: &Sandbox, ids: (u32, u32)) -> Result<(), W
 }
 
 /// Copies the mounts into namespaces that do not own them. There the kernel keeps them together: a directory that was handed to
-/// another run still has its covers when this run, and its own namespace, have ended.
-fn lock_mounts(process: &fs::File, ids: (u32, u32)) -> io::Result<()> {
-    // The first namespace goes with this process: taking it down now would delay the start.
+/// another run still has its covers when this run, and its own namespace, have ended. Returns the first namespace.
+fn lock_mounts(process: &fs::File, ids: (u32, u32)) -> io::Result<OwnedFd> {
     let first = openat(process, "ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let _ = first.into_raw_fd();
     // SAFETY: parts this process, which has one thread, from the namespaces that it made.
     if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } != 0 {
         return Err(io::Error::last_os_error());
     }
     set_dumpable_behavior(DumpableBehavior::Dumpable)?;
-    map_ids(process, ids)
+    map_ids(process, ids)?;
+    Ok(first)
 }
 
 /// The gate's own descriptors have no business inside: its socket, its signal pipes.
