@@ -63,7 +63,7 @@ fn settings_page() -> anyhow::Result<String> {
          comments and trailing commas. Layers, the later wins: built-in, user, project, environment, flags.\n\
          `ringfence config explain KEY` says which layer won. A project's file may only tighten, in the way of the last\n\
          column, unless its directory is in `trusted_projects` of your own file. Trusted are the settings that it has when\n\
-         `ringfence config trust DIR` names it there, or at their first use; after a change they may only tighten, until you trust\n\
+         `ringfence config trust DIR` names it there, or when the next run begins; after a change they may only tighten, until you trust\n\
          them again.\n\n\
          `EXECUTION_ENVIRONMENT` (`host`, `sandbox`) and `LAUNCH_MODE` (`process`, `docker`) set `sandbox.mode`: `host` and\n\
          `process` mean mode `host`; `sandbox` and `docker` mean the isolating mode that the settings name, or `docker`.\n\

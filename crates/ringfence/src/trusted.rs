@@ -1,7 +1,7 @@
 //! Trusted projects: their settings may also loosen, as long as they are those that were trusted.
 //!
 //! A path says little: a checkout, or a run in a directory above, can bring other settings there. So the text is kept when the
-//! project is trusted, by `ringfence config trust` or at the first use of a project that the user's settings name. Another text
+//! project is trusted, by `ringfence config trust` or with the first run after the user's settings name it, wherever that runs. Another text
 //! may only tighten, until it is trusted too.
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub(crate) fn texts(
     }
 }
 
-/// Whether these are the settings of a project that were trusted. At its first use they are.
+/// Whether these are the settings of a project that were trusted. If none are known, they are.
 pub(crate) fn is_trusted(state: &Path, project: &Path, text: &str) -> anyhow::Result<bool> {
     match read(state)?.get(project) {
         Some(trusted) => Ok(trusted.as_deref() == Some(text)),
