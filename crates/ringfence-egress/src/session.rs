@@ -19,10 +19,10 @@ use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::daemon::DaemonAddress;
 use crate::endpoints::{Scope, Use, is_provider, provider_use};
+use crate::known_secrets::{HostSecrets, SessionSecrets};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
 use crate::model_headers::ModelHeaders;
-use crate::sent_secrets::SentSecrets;
 use crate::tunnel::MAX_STREAMS;
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
 
@@ -87,8 +87,8 @@ pub struct Session {
     pub(crate) exchanges: Arc<Semaphore>,
     /// For connections by HTTP/2. Clients that get none speak HTTP/1.1.
     pub(crate) http2_connections: Arc<Semaphore>,
-    /// What was put on the wire.
-    pub(crate) sent: Arc<SentSecrets>,
+    /// What hosts could repeat.
+    pub(crate) secrets: SessionSecrets,
     audit: OnceLock<Audit>,
     audit_state: Arc<AuditState>,
     connect_to: ConnectTo,
@@ -183,6 +183,7 @@ impl Session {
         let Setup { ask, resolver, daemon, model_headers, .. } = setup;
         Ok(Self {
             network,
+            secrets: SessionSecrets::of(&credentials),
             credentials,
             authority: Authority::new()?,
             meter: Arc::new(Meter::new(prices, budget)),
@@ -193,7 +194,6 @@ impl Session {
             bodies: Semaphore::new(MAX_HELD_BODIES),
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
             http2_connections: Arc::new(Semaphore::new(MAX_HTTP2_CONNECTIONS)),
-            sent: Arc::default(),
             audit: OnceLock::new(),
             audit_state: Arc::default(),
             connect_to,
@@ -241,11 +241,24 @@ impl Session {
         [system, &self.tls.more(), &self.authority.certificate()].map(str::trim_end).join("\n") + "\n"
     }
 
-    /// Whether requests to a host are looked at, and not only passed on.
+    /// Whether requests to a host are looked at, and not only passed on: at every port of a host that a credential belongs to, for
+    /// it may repeat there what it hears elsewhere.
     pub(crate) fn looks_into(&self, host: &Host, port: u16) -> bool {
+        self.credentials.iter().any(|credential| credential.is_at(host))
+            || self.credentials.iter().filter_map(Credential::login).any(|login| login.is_of(host))
+            || (self.bounded && self.is_model_host(host, port))
+    }
+
+    /// Whether a credential, a login or the budget concerns requests to a host at this port.
+    pub(crate) fn concerns(&self, host: &Host, port: u16) -> bool {
         self.credentials.iter().any(|credential| credential.is_for(host, port))
             || self.login_at(host, port).is_some()
             || (self.bounded && self.is_model_host(host, port))
+    }
+
+    /// The secrets that a host could repeat.
+    pub(crate) fn secrets_at(&self, host: &Host) -> HostSecrets {
+        self.secrets.at(&self.credentials, host)
     }
 
     /// Whether a host serves models: it is a known one, the user has put the model there, or a credential of an agent CLI's model
