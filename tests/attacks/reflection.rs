@@ -73,6 +73,13 @@ const HIDDEN: [Way; 5] = [
 /// Encodings that the broker cannot look into: such an answer is refused, though the request asked for none of them.
 const ENCODED: [&str; 4] = ["gzip", "br", "deflate", "gzip, identity"];
 
+/// The same by the encoding of the transfer.
+const TRANSFERRED: [(&str, &str); 3] = [
+    ("transfer-gzip", "transfer-encoding: gzip, chunked\r\n"),
+    ("transfer-two", "transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n"),
+    ("transfer-deflate", "transfer-encoding: deflate, chunked\r\n"),
+];
+
 fn status(status: &str, headers: &str, body: &str) -> Vec<String> {
     vec![format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())]
 }
@@ -120,6 +127,12 @@ fn reflect(mut stream: TcpStream) -> Option<()> {
     let known = WAYS.iter().chain(&HIDDEN).find(|(name, _)| *name == path);
     let pieces = match (known, path.strip_prefix("encoded-")) {
         (Some((_, pieces)), _) => pieces(&secret),
+        // The reader is told of chunks, and gets the other encoding with them.
+        (None, _) if path.starts_with("transfer-") => {
+            let (_, coding) = TRANSFERRED.iter().find(|(name, _)| *name == path)?;
+            let head = format!("HTTP/1.1 200 OK\r\n{coding}\r\n");
+            vec![head, format!("{:x}\r\n{secret}\r\n0\r\n\r\n", secret.len())]
+        }
         (None, Some(number)) => {
             let encoding = ENCODED[number.parse::<usize>().ok()?];
             whole(&format!("content-encoding: {encoding}\r\n"), &secret)
@@ -213,11 +226,12 @@ fn secret_in_odd_places_of_an_answer_is_not_read_inside() {
 fn encoded_answer_to_a_request_with_a_credential_is_refused() {
     let reflecting = Reflecting::before(reflecting_host());
     let names: Vec<String> = (0..ENCODED.len()).map(|number| format!("encoded-{number}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let names = names.iter().map(String::as_str).chain(TRANSFERRED.iter().map(|(name, _)| *name));
+    let names: Vec<&str> = names.collect();
     for version in ["--http1.1", "--http2"] {
         let printed = reflecting.read(&names, version);
         let refused = answers(&printed).into_iter().filter(|(_, answer)| answer.contains(" 502"));
-        assert_eq!(refused.count(), ENCODED.len(), "{version}: {printed}");
+        assert_eq!(refused.count(), names.len(), "{version}: {printed}");
         assert!(!printed.contains(SECRET), "{printed}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, SET_COOKIE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, SET_COOKIE, TRANSFER_ENCODING};
 use http::response::Parts;
 
 use crate::answer::Refusal;
@@ -55,6 +55,12 @@ impl Passing {
         }
         if prepared.looked_into && is_packed(&parts.headers) {
             let refusal = Refusal::unreachable("the host packs its answer though it was asked not to");
+            note.refused(&refusal);
+            return Err(refusal);
+        }
+        // Of what the encodings of a transfer hide, nothing would be seen, and nothing would tell of them further on.
+        if is_encoded_on_the_way(&parts.headers) {
+            let refusal = Refusal::unreachable("the host answers with a transfer coding other than chunked");
             note.refused(&refusal);
             return Err(refusal);
         }
@@ -166,6 +172,11 @@ fn is_stream(headers: &HeaderMap) -> bool {
 fn is_packed(headers: &HeaderMap) -> bool {
     let is_identity = |encoding: &HeaderValue| encoding.as_bytes().eq_ignore_ascii_case(b"identity");
     !headers.get_all(CONTENT_ENCODING).iter().all(is_identity)
+}
+
+fn is_encoded_on_the_way(headers: &HeaderMap) -> bool {
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    !headers.get_all(TRANSFER_ENCODING).iter().all(is_chunked)
 }
 
 #[cfg(test)]
@@ -282,6 +293,14 @@ mod tests {
         let packed = [("content-encoding", "identity"), ("content-encoding", "gzip")];
         assert!(begin(true, &packed).is_err(), "the second header counts too");
         assert!(begin(true, &packed[..1]).is_ok());
+        for looked_into in [true, false] {
+            for coding in ["gzip, chunked", "gzip", "chunked, gzip", "identity", ""] {
+                assert!(begin(looked_into, &[("transfer-encoding", coding)]).is_err(), "{coding}");
+            }
+            let two = [("transfer-encoding", "gzip"), ("transfer-encoding", "chunked")];
+            assert!(begin(looked_into, &two).is_err());
+            assert!(begin(looked_into, &two[1..]).is_ok());
+        }
     }
 
     /// Something between the broker and the model may give up while the model works.
