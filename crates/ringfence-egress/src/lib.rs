@@ -21,6 +21,7 @@ mod forward;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway_headers;
+mod held_body;
 mod hello;
 mod http1;
 mod known_secrets;

@@ -360,6 +360,8 @@ pub(crate) async fn admit(
     prepared: &mut Prepared,
 ) -> Result<Bytes, Refusal> {
     let (demand, new) = read_demand(api, headers, &body)?;
+    // The other one is not held while this one waits.
+    let body = new.map_or(body, Bytes::from);
     if !session.meter().knows(&demand.model) {
         session.meter().refuse_unpriced(&demand.model);
         return Err(unpriced(&demand.model));
@@ -372,7 +374,7 @@ pub(crate) async fn admit(
     prepared.admitted = Some(admitted.ok_or_else(|| Refusal::budget("the budget of the run is used up"))?);
     // The host reads the body as it was read here, whatever the run calls it.
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(new.map_or(body, Bytes::from))
+    Ok(body)
 }
 
 fn unpriced(model: &str) -> Refusal {

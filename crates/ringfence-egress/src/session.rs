@@ -19,6 +19,7 @@ use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::daemon::DaemonAddress;
 use crate::endpoints::{Scope, Use, is_provider, provider_use};
+use crate::held_body::BodyPlaces;
 use crate::known_secrets::{HostSecrets, SessionSecrets};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
@@ -82,7 +83,7 @@ pub struct Session {
     pub(crate) asking: Asking,
     busy: Busy,
     /// For bodies of requests that are held whole.
-    pub(crate) bodies: Semaphore,
+    pub(crate) bodies: BodyPlaces,
     /// For requests whose answers are held on their way: by HTTP/2, and of the proxy itself.
     pub(crate) exchanges: Arc<Semaphore>,
     /// For connections by HTTP/2. Clients that get none speak HTTP/1.1.
@@ -131,8 +132,6 @@ impl Gateway {
 
 /// Held by whoever must not be left half done.
 pub(crate) type Busy = Arc<()>;
-/// So many bodies of requests are held whole at once, under a budget.
-const MAX_HELD_BODIES: usize = 4;
 /// So many requests by HTTP/2, and of the proxy itself, go on at once, whatever the number of connections.
 const MAX_EXCHANGES: usize = 256;
 /// Connections by HTTP/2 at once. Each request on one of them has a place among the exchanges, so none waits with its headers.
@@ -191,7 +190,7 @@ impl Session {
             gateways: Vec::new(),
             asking: Asking::new(ask),
             busy: Busy::default(),
-            bodies: Semaphore::new(MAX_HELD_BODIES),
+            bodies: BodyPlaces::default(),
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
             http2_connections: Arc::new(Semaphore::new(MAX_HTTP2_CONNECTIONS)),
             audit: OnceLock::new(),
