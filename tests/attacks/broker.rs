@@ -224,3 +224,21 @@ fn login_is_not_sent_to_a_gateway_that_the_settings_do_not_name() {
     assert!(told.contains("is not sent to gw.test:443") && told.contains("broker.login_gateways"), "{told}");
     assert!(!told.contains("REAL"), "{told}");
 }
+
+/// It would be sent in the place of the key, and stand in the records of the run.
+#[test]
+fn password_in_the_address_of_the_model_is_refused_and_not_told() {
+    let place = crate::support::Place::new().env("ANTHROPIC_API_KEY", "sk-ant-api03-REAL");
+    for url in [
+        "https://user:PASSWORD@gw.test/v1",
+        "https://PASSWORD@gw.test/v1",
+        "https://user:PASS/WORD@gw.test/v1",
+    ] {
+        let args = ["run", "--mode", "native", "--agent", "claude", "--base-url", url, "hi"];
+        let refused = place.run(&args);
+        assert!(refused.code() != 0, "{url}: {refused:?}");
+        let told = refused.stderr.replace('\n', " ");
+        assert!(told.contains("gw.test holds a user name or a password"), "{url}: {told}");
+        assert!(!format!("{refused:?}").contains("PASS"), "{url}: {refused:?}");
+    }
+}

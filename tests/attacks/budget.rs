@@ -5,7 +5,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use scripted_model::Front;
 use serde_json::Value;
@@ -423,5 +424,113 @@ fn requests_at_once_pass_the_budget_by_one_answer_at_most() {
         let request = post("/v1/chat/completions", r#"{"model":"gpt-5","max_tokens":2000}"#);
         let ran = run_at_once(&place, 60, &format!("{version} {request}"));
         assert_eq!(provider.count(), 1, "{version}: {ran:?}");
+    }
+}
+
+/// A host that does not take long bodies until it is told to.
+#[derive(Default)]
+struct SlowHost {
+    /// How many long requests have begun, and whether their bodies are taken.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl SlowHost {
+    fn start() -> (Arc<Self>, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let slow = Arc::new(Self::default());
+        let served = Arc::clone(&slow);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let slow = Arc::clone(&served);
+                std::thread::spawn(move || while slow.serve(&stream).is_some() {});
+            }
+        });
+        (slow, address)
+    }
+
+    fn serve(&self, mut stream: &TcpStream) -> Option<()> {
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).ok()?;
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).ok()?.to_ascii_lowercase();
+        let length =
+            head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok())?;
+        if length > LONG_BYTES {
+            let mut state = self.state.lock().unwrap();
+            state.0 += 1;
+            self.changed.notify_all();
+            drop(self.changed.wait_while(state, |(_, taken)| !*taken).unwrap());
+        }
+        std::io::copy(&mut stream.take(length), &mut std::io::sink()).ok()?;
+        let text = format!("{{\"model\":\"gpt-5\",{USAGE}}}");
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
+        stream.write_all(format!("{head} {}\r\n\r\n{text}", text.len()).as_bytes()).ok()
+    }
+
+    /// How many long requests have begun, once there are so many or this time is over.
+    fn begun(&self, expected: usize, limit: Duration) -> usize {
+        let state = self.state.lock().unwrap();
+        let (state, _) =
+            self.changed.wait_timeout_while(state, limit, |(begun, _)| *begun < expected).unwrap();
+        state.0
+    }
+
+    fn take_bodies(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Longer bodies are long ones; those of the test are longer than what the kernel holds of a connection.
+const LONG_BYTES: u64 = 4 << 20;
+const BODY_BYTES: usize = 31 << 20;
+
+/// Bodies that a host takes slowly fill the memory of the host's process no further than so many bytes in all.
+#[test]
+fn long_bodies_wait_for_memory_while_others_are_sent() {
+    const UPLOADS: usize = 5;
+    for version in ["--http1.1", "--http2"] {
+        let (slow, address) = SlowHost::start();
+        let provider =
+            Provider { front: Front::start(address, &[HOST, ANTHROPIC]).unwrap(), ..Provider::start() };
+        let place = provider.place(r#"{"tokens": 1000000000000}"#);
+        for (file, length) in [("long", BODY_BYTES), ("ordinary", 1 << 20), ("short", 10)] {
+            let body =
+                format!("{{\"model\":\"gpt-5\",\"max_tokens\":1,\"user\":\"{}\"}}", "x".repeat(length));
+            fs::write(place.work().join(file), body).unwrap();
+        }
+        let curl = format!("curl -sS --max-time 100 -o /dev/null -w '%{{http_code}} ' -X POST {version}");
+        let url = format!("https://{HOST}/v1/chat/completions");
+        let script = format!(
+            "for i in $(seq {UPLOADS}); do {curl} -T long {url} & done
+            while [ ! -e go ]; do sleep 0.05; done
+            {curl} -T short {url} > others; {curl} -T ordinary {url} >> others; {curl} -T - {url} < ordinary >> others
+            mv others answered; wait"
+        );
+        let policy = place.home().join("policy.json").display().to_string();
+        let words =
+            ["exec", "--mode", "native", "--policy", &policy, "--allow", HOST, "--", "sh", "-c", &script];
+        let child = place.spawn(&words);
+        // No more than two of them have room. Others would come soon.
+        slow.begun(2, Duration::from_secs(60));
+        let begun = slow.begun(UPLOADS, Duration::from_secs(2));
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let kilobytes: usize = memory.split_whitespace().next().unwrap().parse().unwrap();
+        fs::write(place.work().join("go"), "").unwrap();
+        let answered = crate::support::wait_for("the other answers", || {
+            fs::read_to_string(place.work().join("answered")).ok()
+        });
+        slow.take_bodies();
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        assert_eq!(answered, "200 200 200 ", "{version}: {ran:?}");
+        assert_eq!(begun, 2, "{version}");
+        assert!(kilobytes < 300 << 10, "{version}: {kilobytes} kB");
+        // None is lost, and none waits for ever.
+        assert_eq!(ran.stdout, "200 ".repeat(UPLOADS), "{version}: {ran:?}");
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use scripted_model::Front;
 
@@ -72,6 +73,13 @@ const HIDDEN: [Way; 5] = [
 /// Encodings that the broker cannot look into: such an answer is refused, though the request asked for none of them.
 const ENCODED: [&str; 4] = ["gzip", "br", "deflate", "gzip, identity"];
 
+/// The same by the encoding of the transfer.
+const TRANSFERRED: [(&str, &str); 3] = [
+    ("transfer-gzip", "transfer-encoding: gzip, chunked\r\n"),
+    ("transfer-two", "transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n"),
+    ("transfer-deflate", "transfer-encoding: deflate, chunked\r\n"),
+];
+
 fn status(status: &str, headers: &str, body: &str) -> Vec<String> {
     vec![format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())]
 }
@@ -119,6 +127,12 @@ fn reflect(mut stream: TcpStream) -> Option<()> {
     let known = WAYS.iter().chain(&HIDDEN).find(|(name, _)| *name == path);
     let pieces = match (known, path.strip_prefix("encoded-")) {
         (Some((_, pieces)), _) => pieces(&secret),
+        // The reader is told of chunks, and gets the other encoding with them.
+        (None, _) if path.starts_with("transfer-") => {
+            let (_, coding) = TRANSFERRED.iter().find(|(name, _)| *name == path)?;
+            let head = format!("HTTP/1.1 200 OK\r\n{coding}\r\n");
+            vec![head, format!("{:x}\r\n{secret}\r\n0\r\n\r\n", secret.len())]
+        }
         (None, Some(number)) => {
             let encoding = ENCODED[number.parse::<usize>().ok()?];
             whole(&format!("content-encoding: {encoding}\r\n"), &secret)
@@ -212,11 +226,122 @@ fn secret_in_odd_places_of_an_answer_is_not_read_inside() {
 fn encoded_answer_to_a_request_with_a_credential_is_refused() {
     let reflecting = Reflecting::before(reflecting_host());
     let names: Vec<String> = (0..ENCODED.len()).map(|number| format!("encoded-{number}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let names = names.iter().map(String::as_str).chain(TRANSFERRED.iter().map(|(name, _)| *name));
+    let names: Vec<&str> = names.collect();
     for version in ["--http1.1", "--http2"] {
         let printed = reflecting.read(&names, version);
         let refused = answers(&printed).into_iter().filter(|(_, answer)| answer.contains(" 502"));
-        assert_eq!(refused.count(), ENCODED.len(), "{version}: {printed}");
+        assert_eq!(refused.count(), names.len(), "{version}: {printed}");
         assert!(!printed.contains(SECRET), "{printed}");
     }
+}
+
+const GITHUB_SECRET: &str = "ghp_REAL0123456789abcdefghijklmnopqrstu";
+
+/// A host that keeps what it hears, in the clear and by TLS, and tells all of it to whoever asks for `/log`.
+fn remembering_host() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let log = Arc::<Mutex<String>>::default();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let log = Arc::clone(&log);
+            std::thread::spawn(move || remember(stream, &log));
+        }
+    });
+    address
+}
+
+fn remember(mut stream: TcpStream, log: &Mutex<String>) -> Option<()> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).ok()?;
+    log.lock().unwrap().push_str(&head);
+    let told = if head.starts_with("GET /log ") { log.lock().unwrap().clone() } else { "heard".to_owned() };
+    stream.write_all(whole(PLAIN, &told).concat().as_bytes()).ok()
+}
+
+/// A place with credentials for two hosts, both of which are the one that remembers, at three ports.
+fn remembering() -> (Place, Front, SocketAddr) {
+    let host = remembering_host();
+    let front = Front::start(host, &["api.github.com", "echo.test"]).unwrap();
+    let place = Place::new()
+        .settings(r#"{"broker": {"credentials": ["github", "echo.test/team x-key: {env:TEAM_KEY}"]}}"#);
+    let root = place.home().join("root.pem");
+    fs::write(&root, front.root()).unwrap();
+    let to = ["api.github.com", "echo.test"].map(|name| {
+        let tls = front.address();
+        format!("{name}:443={tls},{name}:8443={tls},{name}:9000={host}")
+    });
+    let place = place
+        .env("GH_TOKEN", GITHUB_SECRET)
+        .env("TEAM_KEY", SECRET)
+        .env("RINGFENCE_CA_FILE", root.display().to_string())
+        .env("RINGFENCE_CONNECT_TO", to.join(","));
+    (place, front, host)
+}
+
+/// What a run of this script prints.
+fn told(place: &Place, script: &str) -> String {
+    let mut args = vec!["exec", "--mode", "native"];
+    let hosts = ["api.github.com", "echo.test"]
+        .map(|name| [name.to_owned(), format!("{name}:8443"), format!("{name}:9000")]);
+    hosts.as_flattened().iter().for_each(|host| args.extend(["--allow", host]));
+    args.extend(["--", "sh", "-c", script]);
+    place.run(&args).expect_code(0).stdout
+}
+
+/// The host repeats it to a run that has not sent it: nothing in that run says which bytes are a secret.
+#[test]
+fn secret_that_only_another_run_has_sent_is_not_read_inside() {
+    let (place, _front, host) = remembering();
+    let said = told(
+        &place,
+        "curl -sS https://echo.test/team/a; curl -sS -H \"authorization: token $GH_TOKEN\" https://api.github.com/user;
+        for user in '' a ab x-access-token; do curl -sS -u $user:$GH_TOKEN https://api.github.com/; done",
+    );
+    assert_eq!(said, "heard".repeat(6));
+    let direct = Command::new("curl").args(["-sS", &format!("http://{host}/log")]).output().unwrap();
+    let direct = String::from_utf8(direct.stdout).unwrap();
+    // Four users, and the ends of the encoded token that it alone determines.
+    assert!(direct.contains(SECRET) && direct.contains(GITHUB_SECRET), "{direct}");
+    let encoded: Vec<&str> =
+        direct.lines().filter_map(|line| line.split_once("asic ")).map(|(_, value)| value).collect();
+    assert_eq!(encoded.len(), 4, "{direct}");
+    for version in ["--http1.1", "--http2"] {
+        for name in ["echo.test", "api.github.com"] {
+            // Each host tells what was said to it and to the other one. Only what belongs to it is its to hide.
+            let secrets: Vec<&str> = if name == "echo.test" { vec![SECRET] } else { vec![GITHUB_SECRET] };
+            for url in [
+                format!("https://{name}/log"),
+                format!("https://{name}:8443/log"),
+                format!("http://{name}:9000/log"),
+            ] {
+                let log = told(&place, &format!("curl -sS {version} {url}"));
+                assert!(log.contains("GET /team/a"), "{version} {url}: {log}");
+                for secret in &secrets {
+                    assert!(!log.contains(secret), "{version} {url}: {log}");
+                }
+                if name == "api.github.com" {
+                    // But for the characters that the encoding shares with what stands beside it.
+                    assert!(encoded.iter().all(|value| !log.contains(value)), "{version} {url}: {log}");
+                    assert!(!log.contains(&encoded[0][8..40]), "{version} {url}: {log}");
+                }
+            }
+        }
+    }
+}
+
+/// What is not looked into does not pass to another port of such a host.
+#[test]
+fn opaque_tunnel_to_another_port_of_a_host_with_a_credential_is_refused() {
+    let (place, _front, _) = remembering();
+    let script = "curl -sS -H \"authorization: token $GH_TOKEN\" https://api.github.com/user;
+        curl -sS --max-time 20 -p http://api.github.com:9000/log; echo; echo ended";
+    let log = told(&place, script);
+    assert!(log.starts_with("heard") && log.contains("ended"), "{log}");
+    assert!(!log.contains("GET /user") && !log.contains(GITHUB_SECRET), "{log}");
 }

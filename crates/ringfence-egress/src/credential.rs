@@ -12,6 +12,7 @@ use ringfence_core::policy::{Host, HostRule};
 use crate::answer::Body;
 use crate::authentication::SWAPPED;
 use crate::endpoints::Scope;
+use crate::known_secrets::encoded_password;
 use crate::login::{Login, LoginError, Real};
 use crate::placeholder::{Placeholder, readings};
 use crate::secret::Secret;
@@ -81,6 +82,25 @@ impl Credential {
 
     pub(crate) fn is_for(&self, host: &Host, port: u16) -> bool {
         self.hosts.iter().any(|rule| rule.matches(host, port))
+    }
+
+    /// Whether it belongs to a host, at whichever port: what one service of a host hears, another one may repeat.
+    pub(crate) fn is_at(&self, host: &Host) -> bool {
+        self.hosts.iter().any(|rule| rule.matches_host(host))
+    }
+
+    /// Its secrets, other than those of a login.
+    pub(crate) fn secrets(&self) -> Vec<Secret> {
+        let mut secrets = Vec::new();
+        for (placeholder, real) in &self.swaps {
+            let Real::Fixed(secret) = real else { continue };
+            secrets.push(secret.clone());
+            if placeholder.is_password() {
+                secrets.extend(encoded_password(secret));
+            }
+        }
+        secrets.extend(self.header.iter().map(|(_, _, secret)| secret.clone()));
+        secrets
     }
 
     /// Whether it may be used on this way: in the clear only where a person has put the model so.

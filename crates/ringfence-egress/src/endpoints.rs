@@ -30,8 +30,14 @@ const MESSAGES: Use = Use::Metered(Api::Messages);
 const RESPONSES: Use = Use::Metered(Api::Responses);
 const CHAT: Use = Use::Metered(Api::Chat);
 
-/// Methods, path and use. In a path `*` is one segment, and `**` at its end is any number of segments, also none.
+/// Methods, path and use. In a path `*` is one segment, and `**` at its end is any number of segments, also none: both for what is
+/// read alone. `*:method` is a model and one of `MODEL_METHODS`, and `sdk-*` is a segment that begins so.
 type Endpoint = (&'static [Method], &'static str, Use);
+
+/// What Google's API does with a model (`models/NAME:METHOD`), where it answers at once. Others begin work that goes on by itself, or
+/// keep something.
+const MODEL_METHODS: [&str; 5] =
+    ["generateContent", "streamGenerateContent", "countTokens", "embedContent", "batchEmbedContents"];
 
 /// Parts of the names of endpoints that create or list keys, tokens, sessions, members and their like. No `*` and no `**` of a
 /// path stands for a segment that contains one.
@@ -88,7 +94,7 @@ const ANTHROPIC: &[Endpoint] = &[
     (READ, "/api/web/domain_info", Use::Free),
     (READ, "/api/features/*", Use::Free),
     (READ, "/mcp-registry/v0/servers", Use::Free),
-    (POST, "/api/eval/*", Use::Free),
+    (POST, "/api/eval/sdk-*", Use::Free),
     (POST, "/api/event_logging/batch", Use::Free),
     (POST, "/api/event_logging/v2/batch", Use::Free),
     (POST, "/api/claude_code/metrics", Use::Free),
@@ -150,17 +156,19 @@ const OPENCODE: &[Endpoint] = &[
     (POST, "/zen/v1/messages", MESSAGES),
     (POST, "/zen/v1/responses", RESPONSES),
     (READ, "/zen/v1/models", Use::Free),
-    (POST, "/zen/v1/models/*", Use::Uncounted),
+    (POST, "/zen/v1/models/*:method", Use::Uncounted),
     (POST, "/zen/go/v1/chat/completions", CHAT),
     (POST, "/zen/go/v1/messages", MESSAGES),
     (READ, "/zen/go/v1/models", Use::Free),
 ];
 
 const GOOGLE: &[Endpoint] = &[
-    (READ, "/v1/models/**", Use::Uncounted),
-    (READ, "/v1beta/models/**", Use::Uncounted),
-    (POST, "/v1/models/*", Use::Uncounted),
-    (POST, "/v1beta/models/*", Use::Uncounted),
+    (READ, "/v1/models", Use::Uncounted),
+    (READ, "/v1/models/*", Use::Uncounted),
+    (READ, "/v1beta/models", Use::Uncounted),
+    (READ, "/v1beta/models/*", Use::Uncounted),
+    (POST, "/v1/models/*:method", Use::Uncounted),
+    (POST, "/v1beta/models/*:method", Use::Uncounted),
     (POST, "/v1beta/openai/chat/completions", CHAT),
 ];
 
@@ -190,9 +198,9 @@ const GATEWAY: &[Endpoint] = &[
     (POST, "/v1/completions", Use::Uncounted),
     (POST, "/embeddings", Use::Uncounted),
     (POST, "/v1/embeddings", Use::Uncounted),
-    (POST, "/models/*", Use::Uncounted),
-    (POST, "/v1/models/*", Use::Uncounted),
-    (POST, "/v1beta/models/*", Use::Uncounted),
+    (POST, "/models/*:method", Use::Uncounted),
+    (POST, "/v1/models/*:method", Use::Uncounted),
+    (POST, "/v1beta/models/*:method", Use::Uncounted),
 ];
 
 /// Whether a host is one of the providers' own.
@@ -294,14 +302,25 @@ fn is_of_account(segment: &str) -> bool {
     !name.bytes().any(|byte| byte.is_ascii_digit()) && ACCOUNT_NAMES.iter().any(|part| name.contains(part))
 }
 
+fn is_name(segment: &str) -> bool {
+    !segment.is_empty() && !is_of_account(segment)
+}
+
+/// Whether a segment names a model and what is done with it.
+fn is_model_method(segment: &str) -> bool {
+    segment.split_once(':').is_some_and(|(model, method)| is_name(model) && MODEL_METHODS.contains(&method))
+}
+
 fn matches(pattern: &str, path: &str) -> bool {
     let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
     loop {
         match (wanted.next(), given.next()) {
             (None, None) => return true,
             (Some("**"), segment) => return !segment.into_iter().chain(given).any(is_of_account),
-            (Some("*"), Some(segment)) if !segment.is_empty() && !is_of_account(segment) => {}
-            (Some(segment), Some(same)) if segment == same && segment != "*" => {}
+            (Some("*"), Some(segment)) if is_name(segment) => {}
+            (Some("*:method"), Some(segment)) if is_model_method(segment) => {}
+            (Some("sdk-*"), Some(segment)) if segment.strip_prefix("sdk-").is_some_and(is_name) => {}
+            (Some(segment), Some(same)) if segment == same && !segment.contains('*') => {}
             _ => return false,
         }
     }
@@ -313,6 +332,7 @@ mod tests {
 
     use super::{Api, HOSTS, Scope, Use, provider_use};
 
+    const GOOGLE: &str = "generativelanguage.googleapis.com";
     const METERED: [(&str, &str, Api); 6] = [
         ("api.anthropic.com", "/v1/messages", Api::Messages),
         ("api.openai.com", "/v1/responses", Api::Responses),
@@ -414,6 +434,18 @@ mod tests {
             ("chatgpt.com", Method::GET, "/backend-api/wham/tasks/list"),
             ("generativelanguage.googleapis.com", Method::DELETE, "/v1beta/files/f1"),
             ("generativelanguage.googleapis.com", Method::POST, "/v1beta/cachedContents"),
+            (GOOGLE, Method::POST, "/v1beta/models/gemini-2.5-flash:batchGenerateContent"),
+            (GOOGLE, Method::POST, "/v1beta/models/gemini-embedding-001:asyncBatchEmbedContent"),
+            (GOOGLE, Method::POST, "/v1beta/models/veo-3.0:predictLongRunning"),
+            (GOOGLE, Method::POST, "/v1/models/gemini-2.5-flash:GenerateContent"),
+            (GOOGLE, Method::POST, "/v1/models/gemini-2.5-flash"),
+            (GOOGLE, Method::POST, "/v1/models/:generateContent"),
+            (GOOGLE, Method::POST, "/v1/models/x:batchGenerateContent:generateContent"),
+            (GOOGLE, Method::POST, "/v1/models/x/y:generateContent"),
+            (GOOGLE, Method::POST, "/v1/models/keys:generateContent"),
+            (GOOGLE, Method::GET, "/v1beta/models/gemini-2.5-flash/operations/abc123"),
+            ("opencode.ai", Method::POST, "/zen/v1/models/apply"),
+            ("api.anthropic.com", Method::POST, "/api/eval/other"),
         ] {
             let host = host.parse().unwrap();
             assert!(!Scope::Provider.covers(&host, &method, path), "{method} {host}{path}");
@@ -469,6 +501,31 @@ mod tests {
             assert!(!Scope::Provider.covers(&openai, &Method::POST, path), "{path}");
         }
         assert!(!Scope::Provider.covers(&openai, &Method::GET, "/v1/files/file-keyA1/content"));
+    }
+
+    /// What a server adds to a path that is matched by a wildcard may do anything.
+    #[test]
+    fn no_path_with_a_wildcard_is_written_to() {
+        let all = HOSTS.iter().flat_map(|(_, endpoints)| *endpoints).chain(super::GATEWAY);
+        for (methods, path, _) in all.filter(|(methods, ..)| *methods != super::READ) {
+            let mut open = path.split('/').filter(|segment| segment.contains('*'));
+            assert!(open.all(|segment| ["*:method", "sdk-*"].contains(&segment)), "{methods:?} {path}");
+        }
+        let gateway = "gw.test".parse().unwrap();
+        let covers = |path: &str| Scope::of_gateway("https://gw.test").covers(&gateway, &Method::POST, path);
+        for base in ["/models", "/v1/models", "/v1beta/models"] {
+            for name in
+                ["apply", "delete", "gemini-2.5-flash", "gemini-2.5-flash:batchGenerateContent", "x:delete"]
+            {
+                assert!(!covers(&format!("{base}/{name}")), "{base}/{name}");
+            }
+            for method in super::MODEL_METHODS {
+                assert!(covers(&format!("{base}/gemini-2.5-flash:{method}")), "{base} {method}");
+                let google = GOOGLE.parse().unwrap();
+                let path = format!("/v1beta/models/gemini-2.5-flash:{method}");
+                assert!(Scope::Provider.covers(&google, &Method::POST, &path), "{path}");
+            }
+        }
     }
 
     #[test]

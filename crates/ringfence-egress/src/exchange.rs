@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::{StatusCode, response};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
@@ -36,6 +36,8 @@ pub(crate) struct Side<S> {
     /// How much of it was looked at in search of a head.
     pub(crate) seen: usize,
     pub(crate) out: BytesMut,
+    /// The whole body of a request, which goes after it and is not copied.
+    body: Option<Bytes>,
     unflushed: bool,
     /// Whether it has broken off, and not just said that it says nothing more.
     failed: bool,
@@ -44,7 +46,7 @@ pub(crate) struct Side<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
     pub(crate) fn new(stream: S) -> Self {
         let (read, out) = (BytesMut::new(), BytesMut::new());
-        Self { stream, read, seen: 0, out, unflushed: false, failed: false }
+        Self { stream, read, seen: 0, out, body: None, unflushed: false, failed: false }
     }
 
     /// Whether more has come; `false` if nothing comes any more.
@@ -69,6 +71,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
         Poll::Pending
     }
 
+    /// Sends this after all else. A short one goes with it at once.
+    pub(crate) fn put_body(&mut self, body: Bytes) {
+        match body.len() <= FULL {
+            true => self.out.extend_from_slice(&body),
+            false => self.body = Some(body),
+        }
+    }
+
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.out.is_empty() {
             let count = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.out))?;
@@ -78,6 +88,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
             self.out.advance(count);
             self.unflushed = true;
         }
+        while let Some(body) = self.body.as_mut().filter(|body| !body.is_empty()) {
+            let count = ready!(Pin::new(&mut self.stream).poll_write(cx, body))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            body.advance(count);
+            self.unflushed = true;
+        }
+        self.body = None;
         if self.unflushed {
             ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
             self.unflushed = false;
@@ -87,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Side<S> {
 
     /// Whether nothing is left of what was said, or is to be said.
     pub(crate) fn is_clean(&self) -> bool {
-        self.read.is_empty() && self.out.is_empty() && !self.unflushed
+        self.read.is_empty() && self.out.is_empty() && self.body.is_none() && !self.unflushed
     }
 
     /// Nothing happens for a while, and no room is kept for it.
@@ -240,7 +259,10 @@ impl<H: Stream> Exchange<H> {
                 Poll::Ready(Ok(())) if taken == Taken::Enough => {}
                 Poll::Ready(Ok(())) if taken == Taken::All => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(_)) => self.deaf = true,
+                Poll::Ready(Err(_)) => {
+                    self.deaf = true;
+                    self.host.body = None;
+                }
             }
         }
         Poll::Ready(Ok(()))
@@ -360,6 +382,7 @@ mod tests {
     use std::sync::Arc;
     use std::task::{Context, Poll};
 
+    use bytes::Bytes;
     use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 
     use super::{Broken, Download, Exchange, Side, Upload};
@@ -392,6 +415,27 @@ mod tests {
         poll_fn(|cx| exchange.poll_answer(cx, &mut client)).await.unwrap();
         assert!(exchange.upload.is_none());
         exchange.into_host()
+    }
+
+    /// It would be held twice, and longer than it is needed.
+    #[tokio::test]
+    async fn whole_body_is_not_copied_and_not_kept_once_it_is_sent() {
+        const LENGTH: usize = 1 << 20;
+        let (host, theirs) = duplex(1 << 10);
+        let mut side = Side::new(theirs);
+        let body = Bytes::from(vec![b'x'; LENGTH]);
+        side.out.extend_from_slice(b"head");
+        side.put_body(body.clone());
+        let sending = async {
+            poll_fn(|cx| side.poll_send(cx)).await.unwrap();
+            assert!(side.is_clean() && side.out.capacity() < LENGTH);
+            drop(side);
+        };
+        let mut host = host;
+        let mut heard = Vec::new();
+        let ((), read) = tokio::join!(sending, host.read_to_end(&mut heard));
+        assert_eq!(read.unwrap(), LENGTH + 4);
+        assert!(heard.starts_with(b"headx") && body.is_unique());
     }
 
     /// Otherwise the next request would be taken for the rest of this one.

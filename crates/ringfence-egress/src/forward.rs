@@ -10,15 +10,16 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
-use http_body::{Frame, SizeHint};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::ResponseFuture;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use crate::answer::{Body, BodyError, Refusal, whole};
-use crate::meter::{Admitted, Api, DemandError, MAX_BODY_BYTES, Reading};
+use crate::answer::{Body, BodyError, Refusal};
+use crate::held_body::{HeldBody, Place, in_slices};
+use crate::meter::{Admitted, Api, Reading};
 use crate::note::{Counted, Counts, Note};
 use crate::passing::{Passing, reading};
 use crate::request::{Decision, Prepared, Target, Watch, admit, is_websocket, prepare, strayed};
@@ -102,13 +103,10 @@ async fn send(
     let body = match prepared.counted(session) {
         None => watched.boxed_unsync(),
         Some(api) => {
-            let _held =
-                session.bodies.acquire().await.map_err(|_| Refusal::unreachable("the broker ends"))?;
-            let body = Limited::new(watched, MAX_BODY_BYTES).collect().await;
-            let body = body.map_err(|error| unreadable(&error, &found, target))?.to_bytes();
+            let (body, place) = whole_body(session, watched, &found, target).await?;
             let body = admit(session, api, &mut parts.headers, body, &mut prepared).await?;
             parts.headers.insert(CONTENT_LENGTH, body.len().into());
-            whole(body)
+            in_slices(place.hold(body))
         }
     };
     let request = Request::from_parts(parts, body);
@@ -126,6 +124,26 @@ async fn send(
     }
     let theirs = prepared.upgrade.then_some(theirs);
     Ok(Either::Host(Sent { answer, prepared, theirs }))
+}
+
+/// Reads the body of a request to a model whole, under a budget. Returns it with its place.
+async fn whole_body(
+    session: &Session,
+    mut body: Watched,
+    found: &Found,
+    target: &Target,
+) -> Result<(Bytes, Place), Refusal> {
+    let mut whole = HeldBody::new(&session.bodies, body.size_hint().exact());
+    while let Some(frame) = body.frame().await {
+        let broken = |_| match found.stray.load(Ordering::Relaxed) {
+            true => strayed(target),
+            false => Refusal::bad("the body of the request broke off"),
+        };
+        if let Ok(data) = frame.map_err(broken)?.into_data() {
+            whole.add(&data).await?;
+        }
+    }
+    Ok(whole.finish())
 }
 
 /// Waits for the answer to a request on a task of its own: if whoever asked goes away, it comes all the same, and counts.
@@ -217,17 +235,6 @@ fn address(target: &Target, uri: &Uri) -> Result<Uri, Refusal> {
         .path_and_query(path)
         .build()
         .map_err(|_| Refusal::bad("the address cannot be written"))
-}
-
-/// Why the body of a request cannot be read whole.
-fn unreadable(error: &BodyError, found: &Found, target: &Target) -> Refusal {
-    if found.stray.load(Ordering::Relaxed) {
-        return strayed(target);
-    }
-    match error.downcast_ref::<LengthLimitError>() {
-        Some(_) => DemandError::TooLong.into(),
-        None => Refusal::bad("the body of the request broke off"),
-    }
 }
 
 fn failed(error: &hyper_util::client::legacy::Error, found: &Found, target: &Target) -> Refusal {

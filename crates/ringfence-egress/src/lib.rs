@@ -21,8 +21,10 @@ mod forward;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway_headers;
+mod held_body;
 mod hello;
 mod http1;
+mod known_secrets;
 mod local;
 mod login;
 mod meter;
@@ -39,7 +41,6 @@ mod relay;
 mod request;
 mod scrub;
 mod secret;
-mod sent_secrets;
 mod session;
 mod socks;
 mod tunnel;

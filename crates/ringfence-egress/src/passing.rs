@@ -5,25 +5,24 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, SET_COOKIE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, SET_COOKIE, TRANSFER_ENCODING};
 use http::response::Parts;
 
 use crate::answer::Refusal;
+use crate::known_secrets::HostSecrets;
 use crate::meter::{Admitted, Api, Meter, Reading, is_limit};
 use crate::note::Note;
 use crate::request::{Prepared, strip};
 use crate::scrub::Scrub;
-use crate::sent_secrets::SentSecrets;
 use crate::session::Session;
 
 /// What is done with an answer while it passes.
 pub(crate) struct Passing {
     reading: Option<Reading>,
-    /// For the secrets that were sent so far, if the host is looked into.
+    /// For the secrets that belong to the host.
     scrub: Scrub,
-    sent: Option<Arc<SentSecrets>>,
-    /// How many of these it knows.
-    known: usize,
+    /// Where there may be more of them.
+    secrets: HostSecrets,
     /// Whether the request had a credential: a session that the host opens for it is not for the run.
     hides_cookies: bool,
     note: Note,
@@ -44,21 +43,24 @@ impl Passing {
             session.meter().note_limit();
         }
         let admitted = prepared.admitted;
-        let sent = prepared.looked_into.then(|| Arc::clone(&session.sent));
-        let mut known = 0;
-        let secrets = sent.iter().flat_map(|sent| sent.after(&mut known)).chain(prepared.encoded);
-        let scrub = Scrub::new(secrets);
+        let mut secrets = prepared.secrets;
+        let scrub = Scrub::new(secrets.new_ones().chain(prepared.encoded));
         let hides_cookies = !prepared.swapped.is_empty();
         scrub.headers(&mut parts.headers);
         if hides_cookies {
             remove_cookies(&mut parts.headers);
         }
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(Self { reading: None, scrub, sent, known, hides_cookies, note });
+            return Ok(Self { reading: None, scrub, secrets, hides_cookies, note });
         }
-        // Also before any secret was sent: one may be sent while this answer is under way.
-        if sent.is_some() && is_packed(&parts.headers) {
+        if prepared.looked_into && is_packed(&parts.headers) {
             let refusal = Refusal::unreachable("the host packs its answer though it was asked not to");
+            note.refused(&refusal);
+            return Err(refusal);
+        }
+        // Of what the encodings of a transfer hide, nothing would be seen, and nothing would tell of them further on.
+        if is_encoded_on_the_way(&parts.headers) {
+            let refusal = Refusal::unreachable("the host answers with a transfer coding other than chunked");
             note.refused(&refusal);
             return Err(refusal);
         }
@@ -69,8 +71,7 @@ impl Passing {
                 if prepared.model_credential { reading } else { reading.of_other_account() }
             }),
             scrub,
-            sent,
-            known,
+            secrets,
             hides_cookies,
             note,
         })
@@ -82,9 +83,7 @@ impl Passing {
         if let Some(reading) = &mut self.reading {
             reading.read(&data);
         }
-        if let Some(sent) = &self.sent {
-            self.scrub.add(sent.after(&mut self.known));
-        }
+        self.scrub.add(self.secrets.new_ones());
         self.scrub.pass(data)
     }
 
@@ -175,6 +174,11 @@ fn is_packed(headers: &HeaderMap) -> bool {
     !headers.get_all(CONTENT_ENCODING).iter().all(is_identity)
 }
 
+fn is_encoded_on_the_way(headers: &HeaderMap) -> bool {
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    !headers.get_all(TRANSFER_ENCODING).iter().all(is_chunked)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -193,14 +197,14 @@ mod tests {
     use crate::providers::{Sources, find};
     use crate::request::{Prepared, Target, Watch};
     use crate::secret::Secret;
-    use crate::session::idle_session;
+    use crate::session::{Session, idle_session};
 
     fn trailers(value: &str) -> HeaderMap {
         HeaderMap::from_iter([(http::header::ETAG, HeaderValue::try_from(value).unwrap())])
     }
 
-    #[test]
-    fn what_follows_a_body_is_looked_at_too() {
+    /// A session with a key that belongs to one host.
+    fn session_with_key() -> Arc<Session> {
         let env = BTreeMap::from([("ANTHROPIC_API_KEY".to_owned(), "sk-ant-api03-real".to_owned())]);
         let nowhere = Path::new("/nonexistent");
         let sources = Sources {
@@ -213,17 +217,28 @@ mod tests {
             base_url: None,
             login_gateways: &[],
         };
-        let credentials = find(&["anthropic"], sources).unwrap();
-        let placeholder = credentials[0].inside().env["ANTHROPIC_API_KEY"].clone();
-        let session = idle_session(credentials);
+        idle_session(find(&["anthropic"], sources).unwrap())
+    }
+
+    /// Of an answer of this host.
+    fn prepared(session: &Session, host: &str) -> Prepared {
+        let host = host.parse().unwrap();
+        let mut prepared = Prepared::default();
+        (prepared.looked_into, prepared.secrets) =
+            (session.looks_into(&host, 8443), session.secrets_at(&host));
+        prepared
+    }
+
+    #[test]
+    fn what_follows_a_body_is_looked_at_too() {
+        let session = session_with_key();
+        let placeholder = session.credentials[0].inside().env["ANTHROPIC_API_KEY"].clone();
         // On its way out: a placeholder that is not of this host.
         let stranger = Target::new(true, "host.test".parse().unwrap(), 443);
         assert!(Watch::new(&session, &stranger).is_stray_after(&trailers(&placeholder)));
         assert!(!Watch::new(&session, &stranger).is_stray_after(&trailers("other")));
-        // On its way in: a secret.
-        let mut prepared = Prepared::default();
-        prepared.looked_into = true;
-        session.sent.add(&[Secret::new("sk-ant-api03-real".into())]);
+        // On its way in: a secret, though this session has not sent it.
+        let prepared = prepared(&session, "api.anthropic.com");
         let (mut parts, ()) = http::Response::new(()).into_parts();
         let note = Note::new(&session, &"host.test", 443, "tls");
         let passing = Passing::begin(&session, prepared, &mut parts, note).unwrap();
@@ -252,10 +267,9 @@ mod tests {
 
     #[test]
     fn secret_that_is_sent_while_an_answer_is_under_way_does_not_pass_in_it() {
-        let session = idle_session(Vec::new());
+        let session = session_with_key();
         let begin = |looked_into, headers: &[(&'static str, &'static str)]| {
-            let mut prepared = Prepared::default();
-            prepared.looked_into = looked_into;
+            let prepared = prepared(&session, if looked_into { "api.anthropic.com" } else { "other.test" });
             let (mut parts, ()) = http::Response::new(()).into_parts();
             for (name, value) in headers {
                 parts.headers.append(*name, HeaderValue::from_static(value));
@@ -264,12 +278,13 @@ mod tests {
             Passing::begin(&session, prepared, &mut parts, note)
         };
         for encoding in ["gzip", "br", "zstd", "deflate", "identity, gzip"] {
-            assert!(begin(true, &[("content-encoding", encoding)]).is_err(), "{encoding} before a secret");
+            assert!(begin(true, &[("content-encoding", encoding)]).is_err(), "{encoding}");
         }
         assert!(begin(false, &[("content-encoding", "gzip")]).is_ok(), "of another host");
         let mut before = begin(true, &[]).ok().unwrap();
         assert_eq!(before.pass(Bytes::from_static(b"sk-real ")), "sk-real ");
-        session.sent.add(&[Secret::new("sk-real".into()), Secret::new("sk-real".into())]);
+        let new = [Secret::new("sk-real".into()), Secret::new("sk-real".into())];
+        session.secrets.of_credential(0).unwrap().add(&new);
         assert_eq!(before.pass(Bytes::from_static(b"sk-real ")), "******* ");
         let mut after = begin(true, &[]).ok().unwrap();
         assert_eq!(after.pass(Bytes::from_static(b"a sk-real.")), "a *******.");
@@ -278,6 +293,14 @@ mod tests {
         let packed = [("content-encoding", "identity"), ("content-encoding", "gzip")];
         assert!(begin(true, &packed).is_err(), "the second header counts too");
         assert!(begin(true, &packed[..1]).is_ok());
+        for looked_into in [true, false] {
+            for coding in ["gzip, chunked", "gzip", "chunked, gzip", "identity", ""] {
+                assert!(begin(looked_into, &[("transfer-encoding", coding)]).is_err(), "{coding}");
+            }
+            let two = [("transfer-encoding", "gzip"), ("transfer-encoding", "chunked")];
+            assert!(begin(looked_into, &two).is_err());
+            assert!(begin(looked_into, &two[1..]).is_ok());
+        }
     }
 
     /// Something between the broker and the model may give up while the model works.

@@ -41,6 +41,11 @@ impl Placeholder {
         Self { password: true, ..self }
     }
 
+    /// Whether programs use it as a password.
+    pub(crate) fn is_password(&self) -> bool {
+        self.password
+    }
+
     pub(crate) fn text(&self) -> &str {
         &self.text
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use http::header::{CONNECTION, EXPECT};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, request, response};
 use http_body_util::BodyExt;
@@ -16,11 +16,12 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::answer::{self, Refusal};
 use crate::exchange::{Broken, Download, Exchange, GLANCE, READ, Side, Upload};
+use crate::held_body::{HeldBody, Place};
 use crate::http1::{
     Body, Length, Malformed, Piece, Pieces, keeps_alive, put_request, put_response, request_length,
     response_length, take_request,
 };
-use crate::meter::{Admitted, Api, DemandError, MAX_BODY_BYTES};
+use crate::meter::{Admitted, Api};
 use crate::note::{Counted, Note};
 use crate::passing::Passing;
 use crate::prefixed::{Prefixed, Stream};
@@ -260,25 +261,26 @@ impl<S: Stream> Relay<S> {
         note: &Note,
     ) -> Result<Option<Bytes>, Refusal> {
         let session = Arc::clone(&self.ways.session);
-        let _held = session.bodies.acquire().await.map_err(|_| Refusal::unreachable("the broker ends"))?;
         if std::mem::take(&mut asked.waits) {
             self.client.out.put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             let _ = poll_fn(|cx| self.client.poll_send(cx)).await;
         }
-        let Some(body) = self.whole_body(asked.length, note).await? else { return Ok(None) };
+        let Some((body, place)) = self.whole_body(asked.length, note).await? else { return Ok(None) };
         let admitting = admit(&session, api, headers, body, prepared);
         let body = tokio::select! {
             body = admitting => body?,
             () = poll_fn(|cx| self.client.poll_gone(cx)) => return Ok(None),
         };
         asked.length = Length::Bytes(body.len() as u64);
-        Ok(Some(body))
+        Ok(Some(place.hold(body)))
     }
 
-    /// The body of a request, as it came.
-    async fn whole_body(&mut self, length: Length, note: &Note) -> Result<Option<Bytes>, Refusal> {
-        let mut watch = Watch::new(&self.ways.session, &self.target);
-        let (mut body, mut whole) = (Body::new(length), BytesMut::new());
+    /// The body of a request, as it came, and its place. Nothing if the client goes away.
+    async fn whole_body(&mut self, length: Length, note: &Note) -> Result<Option<(Bytes, Place)>, Refusal> {
+        let session = &self.ways.session;
+        let mut watch = Watch::new(session, &self.target);
+        let told = if let Length::Bytes(told) = length { Some(told) } else { None };
+        let (mut body, mut whole) = (Body::new(length), HeldBody::new(&session.bodies, told));
         loop {
             match body.take(&mut self.client.read)? {
                 Piece::Data(data) => {
@@ -286,12 +288,13 @@ impl<S: Stream> Relay<S> {
                     if watch.is_stray(&data) {
                         return Err(Broken::Stray.refusal(&self.target));
                     }
-                    if whole.len() + data.len() > MAX_BODY_BYTES {
-                        return Err(DemandError::TooLong.into());
+                    tokio::select! {
+                        biased;
+                        added = whole.add(&data) => added?,
+                        () = poll_fn(|cx| self.client.poll_gone(cx)) => return Ok(None),
                     }
-                    whole.extend_from_slice(&data);
                 }
-                Piece::End => return Ok(Some(whole.freeze())),
+                Piece::End => return Ok(Some(whole.finish())),
                 Piece::Later if poll_fn(|cx| self.client.poll_read(cx, READ)).await => {}
                 Piece::Later => return Ok(None),
             }
@@ -304,7 +307,7 @@ impl<S: Stream> Relay<S> {
         &mut self,
         asked: &Asked,
         parts: &request::Parts,
-        body: Option<Bytes>,
+        mut body: Option<Bytes>,
         admitted: Option<&Admitted>,
         note: &Note,
     ) -> Result<Option<(Exchange<Wire>, response::Parts)>, Refusal> {
@@ -319,6 +322,7 @@ impl<S: Stream> Relay<S> {
         if asked.waits {
             self.client.out.put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
+        let is_whole = body.is_some();
         // Nothing was lost if it is asked for again.
         let again =
             [Method::GET, Method::HEAD, Method::OPTIONS].contains(&parts.method) && asked.length.is_none();
@@ -332,8 +336,10 @@ impl<S: Stream> Relay<S> {
                 admitted.sent();
             }
             put_request(&mut host.out, parts, asked.length);
-            host.out.extend_from_slice(body.as_deref().unwrap_or_default());
-            let upload = (!asked.length.is_none() && body.is_none()).then(|| Upload {
+            if let Some(body) = body.take() {
+                host.put_body(body);
+            }
+            let upload = (!asked.length.is_none() && !is_whole).then(|| Upload {
                 body: Body::new(asked.length),
                 pieces: asked.length.pieces(true),
                 watch: Watch::new(&self.ways.session, &self.target),
@@ -343,7 +349,7 @@ impl<S: Stream> Relay<S> {
             let mut exchange = Exchange { host, upload, deaf: false, watched: true };
             let mut answer = poll_fn(|cx| exchange.poll_answer(cx, client)).await;
             if answer.as_ref().is_err_and(|broken| *broken == Broken::Client)
-                && body.is_some()
+                && is_whole
                 && exchange.upload.is_none()
             {
                 exchange.watched = false;

@@ -17,6 +17,7 @@ use crate::authentication::{other_parameter, parameters, remove_others};
 use crate::credential::{Applied, Credential};
 use crate::endpoints::Use;
 use crate::gateway_headers;
+use crate::known_secrets::HostSecrets;
 use crate::login::{Login, LoginError};
 use crate::meter::{Admitted, Api, Demand, DemandError, demand};
 use crate::note::Note;
@@ -95,13 +96,15 @@ pub(crate) enum Decision {
 /// What goes with a request, and with its answer.
 #[derive(Default)]
 pub(crate) struct Prepared {
-    /// Whether its host is looked into, which may repeat any secret of the session in its answer.
+    /// Whether its host is looked into.
     pub(crate) looked_into: bool,
+    /// The secrets that its host could repeat in any answer.
+    pub(crate) secrets: HostSecrets,
     /// Whether the credential of the agent CLI's own model was added.
     pub(crate) model_credential: bool,
     /// The headers that hold a secret.
     pub(crate) swapped: Vec<HeaderName>,
-    /// What the host could repeat of this request alone, besides the secrets of the session.
+    /// What the host could repeat of this request alone, besides its secrets.
     pub(crate) encoded: Vec<Secret>,
     /// The login that was used, and its token.
     login: Option<(Arc<Login>, Secret)>,
@@ -157,12 +160,14 @@ pub(crate) async fn prepare(
     };
     strip(&mut parts.headers, upgrade);
     check_placeholders(session, target, parts)?;
-    let mut prepared = Prepared { api, upgrade, looked_into: looked, ..Prepared::default() };
-    for credential in session.credentials.iter().filter(|one| one.is_for(&target.host, target.port)) {
+    let secrets = session.secrets_at(&target.host);
+    let mut prepared = Prepared { api, upgrade, looked_into: looked, secrets, ..Prepared::default() };
+    let credentials = session.credentials.iter().enumerate();
+    for (index, credential) in credentials.filter(|(_, one)| one.is_for(&target.host, target.port)) {
         if !credential.scope.covers(&target.host, &parts.method, parts.uri.path()) {
             check_unused(credential, target, parts)?;
         } else if credential.travels(target.secure) {
-            apply(ways, target, credential, &mut parts.headers, &mut prepared, note).await?;
+            apply(ways, target, index, &mut parts.headers, &mut prepared, note).await?;
             check_other_paths(credential, target, parts)?;
         }
     }
@@ -193,11 +198,12 @@ pub(crate) async fn prepare(
 async fn apply(
     ways: &Ways,
     target: &Target,
-    credential: &Credential,
+    index: usize,
     headers: &mut HeaderMap,
     prepared: &mut Prepared,
     note: &mut Note,
 ) -> Result<(), Refusal> {
+    let credential = &ways.session.credentials[index];
     let applied = credential.apply(headers, &ways.login_client).await;
     let Applied { secrets, encoded, headers: swapped } = applied.map_err(|error| no_login(&error))?;
     if let Some(first) = secrets.first() {
@@ -207,7 +213,9 @@ async fn apply(
         prepared.model_credential |= !credential.named;
         prepared.swapped.extend(swapped);
         prepared.encoded.extend(encoded);
-        ways.session.sent.add(&secrets);
+        if let Some(known) = ways.session.secrets.of_credential(index) {
+            known.add(&secrets);
+        }
     }
     // What is left of a placeholder is where the host might repeat it.
     if credential.is_in_headers(headers) { Err(stray(credential, target)) } else { Ok(()) }
@@ -276,7 +284,7 @@ fn check_authentication(parts: &Parts, prepared: &Prepared) -> Result<(), Refusa
 fn model_api(session: &Session, target: &Target, parts: &Parts) -> Option<Api> {
     let Target { host, port, .. } = target;
     let known = session
-        .looks_into(host, *port)
+        .concerns(host, *port)
         .then(|| session.model_use(host, *port, &parts.method, parts.uri.path()))?;
     match known {
         Some(Use::Metered(api)) => Some(api),
@@ -300,7 +308,7 @@ fn check_budget(
         return Err(Refusal::budget("the budget of the run is used up"));
     }
     let Target { host, port, .. } = target;
-    if !session.looks_into(host, *port) {
+    if !session.concerns(host, *port) {
         // What is encrypted passes unseen; what can be seen to ask a model does not.
         return match parts.method == Method::POST && api_by_path(parts.uri.path()).is_some() {
             true => Err(uncounted(parts)),
@@ -352,6 +360,8 @@ pub(crate) async fn admit(
     prepared: &mut Prepared,
 ) -> Result<Bytes, Refusal> {
     let (demand, new) = read_demand(api, headers, &body)?;
+    // The other one is not held while this one waits.
+    let body = new.map_or(body, Bytes::from);
     if !session.meter().knows(&demand.model) {
         session.meter().refuse_unpriced(&demand.model);
         return Err(unpriced(&demand.model));
@@ -364,7 +374,7 @@ pub(crate) async fn admit(
     prepared.admitted = Some(admitted.ok_or_else(|| Refusal::budget("the budget of the run is used up"))?);
     // The host reads the body as it was read here, whatever the run calls it.
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(new.map_or(body, Bytes::from))
+    Ok(body)
 }
 
 fn unpriced(model: &str) -> Refusal {

@@ -19,10 +19,11 @@ use crate::authority::{Authority, AuthorityError};
 use crate::credential::{Credential, Inside};
 use crate::daemon::DaemonAddress;
 use crate::endpoints::{Scope, Use, is_provider, provider_use};
+use crate::held_body::BodyPlaces;
+use crate::known_secrets::{HostSecrets, SessionSecrets};
 use crate::login::{CHATGPT, CLAUDE, Login};
 use crate::meter::{Budget, Meter, Prices};
 use crate::model_headers::ModelHeaders;
-use crate::sent_secrets::SentSecrets;
 use crate::tunnel::MAX_STREAMS;
 use crate::upstream::{ConnectTo, Connector, Protocols, Resolve, Tls, Upstream};
 
@@ -82,13 +83,13 @@ pub struct Session {
     pub(crate) asking: Asking,
     busy: Busy,
     /// For bodies of requests that are held whole.
-    pub(crate) bodies: Semaphore,
+    pub(crate) bodies: BodyPlaces,
     /// For requests whose answers are held on their way: by HTTP/2, and of the proxy itself.
     pub(crate) exchanges: Arc<Semaphore>,
     /// For connections by HTTP/2. Clients that get none speak HTTP/1.1.
     pub(crate) http2_connections: Arc<Semaphore>,
-    /// What was put on the wire.
-    pub(crate) sent: Arc<SentSecrets>,
+    /// What hosts could repeat.
+    pub(crate) secrets: SessionSecrets,
     audit: OnceLock<Audit>,
     audit_state: Arc<AuditState>,
     connect_to: ConnectTo,
@@ -131,8 +132,6 @@ impl Gateway {
 
 /// Held by whoever must not be left half done.
 pub(crate) type Busy = Arc<()>;
-/// So many bodies of requests are held whole at once, under a budget.
-const MAX_HELD_BODIES: usize = 4;
 /// So many requests by HTTP/2, and of the proxy itself, go on at once, whatever the number of connections.
 const MAX_EXCHANGES: usize = 256;
 /// Connections by HTTP/2 at once. Each request on one of them has a place among the exchanges, so none waits with its headers.
@@ -183,6 +182,7 @@ impl Session {
         let Setup { ask, resolver, daemon, model_headers, .. } = setup;
         Ok(Self {
             network,
+            secrets: SessionSecrets::of(&credentials),
             credentials,
             authority: Authority::new()?,
             meter: Arc::new(Meter::new(prices, budget)),
@@ -190,10 +190,9 @@ impl Session {
             gateways: Vec::new(),
             asking: Asking::new(ask),
             busy: Busy::default(),
-            bodies: Semaphore::new(MAX_HELD_BODIES),
+            bodies: BodyPlaces::default(),
             exchanges: Arc::new(Semaphore::new(MAX_EXCHANGES)),
             http2_connections: Arc::new(Semaphore::new(MAX_HTTP2_CONNECTIONS)),
-            sent: Arc::default(),
             audit: OnceLock::new(),
             audit_state: Arc::default(),
             connect_to,
@@ -241,11 +240,24 @@ impl Session {
         [system, &self.tls.more(), &self.authority.certificate()].map(str::trim_end).join("\n") + "\n"
     }
 
-    /// Whether requests to a host are looked at, and not only passed on.
+    /// Whether requests to a host are looked at, and not only passed on: at every port of a host that a credential belongs to, for
+    /// it may repeat there what it hears elsewhere.
     pub(crate) fn looks_into(&self, host: &Host, port: u16) -> bool {
+        self.credentials.iter().any(|credential| credential.is_at(host))
+            || self.credentials.iter().filter_map(Credential::login).any(|login| login.is_of(host))
+            || (self.bounded && self.is_model_host(host, port))
+    }
+
+    /// Whether a credential, a login or the budget concerns requests to a host at this port.
+    pub(crate) fn concerns(&self, host: &Host, port: u16) -> bool {
         self.credentials.iter().any(|credential| credential.is_for(host, port))
             || self.login_at(host, port).is_some()
             || (self.bounded && self.is_model_host(host, port))
+    }
+
+    /// The secrets that a host could repeat.
+    pub(crate) fn secrets_at(&self, host: &Host) -> HostSecrets {
+        self.secrets.at(&self.credentials, host)
     }
 
     /// Whether a host serves models: it is a known one, the user has put the model there, or a credential of an agent CLI's model

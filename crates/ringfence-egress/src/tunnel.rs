@@ -61,8 +61,9 @@ enum Use {
 impl Tunnel {
     fn used_for(&self, ways: &Ways) -> Use {
         match self.port {
-            port if ways.session.looks_into(&self.host, port) => Use::Requests,
+            port if ways.session.concerns(&self.host, port) => Use::Requests,
             80 => Use::Http,
+            port if ways.session.looks_into(&self.host, port) => Use::Requests,
             443 => Use::Tls,
             _ if self.port_named => Use::Anything,
             _ => Use::Tls,

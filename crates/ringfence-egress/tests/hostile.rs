@@ -769,7 +769,12 @@ fn what_a_host_repeats_is_not_read_inside() {
         String::from_utf8_lossy(&answer).into_owned()
     };
     let placeholder = &scene.placeholder;
-    for header in [format!("x-api-key: {placeholder}"), format!("authorization: Bearer {placeholder}")] {
+    // The first one as if another run had sent the key before: this one has not.
+    for header in [
+        "x-note: a sk-ant-api03-REAL".to_owned(),
+        format!("x-api-key: {placeholder}"),
+        format!("authorization: Bearer {placeholder}"),
+    ] {
         let answer = ask("/v1/models/x", header);
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("*****"), "{answer}");
         assert!(!answer.to_ascii_lowercase().contains("sk-ant-api03-real"), "{answer}");

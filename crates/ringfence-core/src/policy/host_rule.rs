@@ -54,14 +54,18 @@ impl HostRule {
     /// Whether it means this host at this port.
     pub fn matches(&self, host: &Host, port: u16) -> bool {
         let port = self.port.map_or(Self::ORDINARY_PORTS.contains(&port), |named| named.get() == port);
-        let host = match (self.below, host, &self.host) {
+        port && self.matches_host(host)
+    }
+
+    /// Whether it means this host, at whichever ports.
+    pub fn matches_host(&self, host: &Host) -> bool {
+        match (self.below, host, &self.host) {
             (false, host, named) => host == named,
             (true, Host::Name(name), Host::Name(above)) => {
                 name.strip_suffix(above.as_str()).is_some_and(|rest| rest.ends_with('.'))
             }
             (true, ..) => false,
-        };
-        host && port
+        }
     }
 
     /// Whether it forbids this host at this port. One that names no port forbids all of them.

@@ -29,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 pub(crate) use kind::{CHATGPT, CLAUDE, Kind};
-pub(crate) use store::Store;
+pub(crate) use store::{Store, Version};
 pub use tool::{LoginReport, LoginTool};
 
 use crate::answer::{Body, whole};
@@ -177,9 +177,29 @@ impl Login {
         tokens.map_or_else(|| Secret::new(String::new()), |tokens| tokens.access)
     }
 
+    /// The tokens that it was opened with, or has now.
+    pub(crate) fn opened(&self) -> Option<Tokens> {
+        self.held.try_lock().ok()?.tokens.clone()
+    }
+
+    /// Its tokens as they are kept now, whoever has refreshed it.
+    pub(crate) fn read(&self) -> io::Result<Option<Tokens>> {
+        Ok(self.store.read()?.and_then(|document| (self.kind.tokens)(&document)))
+    }
+
+    /// What changes when somebody refreshes it; nothing if it is not there.
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.store.version(&self.state)
+    }
+
     /// Whether a host is the one that refreshes it.
     pub(crate) fn is_at(&self, host: &Host, port: u16) -> bool {
-        port == 443 && matches!(host, Host::Name(name) if name == self.kind.host)
+        port == 443 && self.is_of(host)
+    }
+
+    /// Whether a host is the one that refreshes it, at whichever port.
+    pub(crate) fn is_of(&self, host: &Host) -> bool {
+        matches!(host, Host::Name(name) if name == self.kind.host)
     }
 
     /// A host did not accept this token.

@@ -41,7 +41,30 @@ impl fmt::Display for Store {
     }
 }
 
+/// What is known of a file without reading it: device, inode, size, and when it was written and changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Version([u64; 3], [i64; 4]);
+
+impl Version {
+    fn of(path: &Path) -> Option<Self> {
+        let is = fs::metadata(path).ok()?;
+        Some(Self(
+            [is.dev(), is.ino(), is.size()],
+            [is.mtime(), is.mtime_nsec(), is.ctime(), is.ctime_nsec()],
+        ))
+    }
+}
+
 impl Store {
+    /// What changes with the document. An item of the keychain tells nothing of itself; whoever refreshes it here leaves a trace in
+    /// the directory of the journals.
+    pub(super) fn version(&self, state: &Path) -> Option<Version> {
+        match self {
+            Store::File(path) => Version::of(path),
+            Store::Keychain { .. } => Version::of(state),
+        }
+    }
+
     /// The document, if there is one.
     pub(crate) fn read(&self) -> io::Result<Option<Value>> {
         let bytes = match self {

@@ -25,6 +25,8 @@ const DECIDING_NAMES: [&str; 8] =
 /// Parts of the names of models that search or choose another model by themselves, and so read what is not in the request. After a
 /// colon, OpenRouter takes what else is to be done.
 const SEARCHING_MODELS: [&str; 5] = [":", "search", "sonar", "research", "/auto"];
+/// How OpenRouter names what the account has stored for requests: another model, a prompt, limits and tools of its own.
+const STORED_SETTINGS: &str = "@preset";
 
 /// The most that one request can use.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -92,6 +94,9 @@ pub(crate) fn demand(api: Api, body: &[u8]) -> Result<(Demand, Option<Vec<u8>>),
         bound.add_field(name, value)?;
     }
     let model = request.get("model").and_then(Value::as_str).ok_or(DemandError::NoModel)?;
+    if model.to_ascii_lowercase().contains(STORED_SETTINGS) {
+        return Err(DemandError::Value("model"));
+    }
     let demand = bound.finish(model, body.len());
     let changed = api == Api::Chat && ask_for_usage(&mut request)?;
     let new = changed.then(|| serde_json::to_vec(&request).map_err(|_| DemandError::NotJson)).transpose()?;
@@ -357,6 +362,14 @@ mod tests {
         let exponent = br#"{"model": "m", "n": 2e0}"#;
         assert_eq!(demand(Api::Chat, exponent).unwrap_err(), DemandError::Value("n"));
         assert!(read(Api::Responses, &json!({"model": "m", "background": false})).is_ok());
+        for model in ["@preset/mine", "vendor/m@preset/mine", "vendor/m@PRESET/mine"] {
+            assert_eq!(
+                read(Api::Chat, &json!({"model": model})),
+                Err(DemandError::Value("model")),
+                "{model}"
+            );
+        }
+        assert!(read(Api::Messages, &json!({"model": "claude-opus-4@20250514"})).is_ok());
     }
 
     #[test]

@@ -87,6 +87,15 @@ pub enum ProviderError {
     /// The address of the model names no host.
     #[error("the address of the model names no host that could be allowed")]
     Host(#[from] BadHostRule),
+    /// The address of the model holds a user name, which programs would send in the place of the credential. It may hold a password,
+    /// so no more than the host is named.
+    #[error(
+        "the address of the model at {host} holds a user name or a password, which is not taken: leave out all before the `@`, and give the key in its variable"
+    )]
+    UserInAddress {
+        /// What is behind the user name.
+        host: String,
+    },
     /// No such provider.
     #[error("there is no provider `{0}`")]
     Unknown(String),
@@ -132,10 +141,10 @@ impl Sources<'_> {
     }
 
     /// The hosts of a credential: the provider's own, or the one at which a person has put the model.
-    fn hosts(&self, own: &[&str]) -> Result<Vec<HostRule>, BadHostRule> {
+    fn hosts(&self, own: &[&str]) -> Result<Vec<HostRule>, ProviderError> {
         match self.base_url {
             Some(url) => Ok(vec![host_of(url)?]),
-            None => own.iter().map(|host| host.parse()).collect(),
+            None => Ok(own.iter().map(|host| host.parse()).collect::<Result<_, _>>()?),
         }
     }
 
@@ -170,10 +179,17 @@ impl Sources<'_> {
 }
 
 /// The host and port of an address, as a rule.
-fn host_of(url: &str) -> Result<HostRule, BadHostRule> {
+fn host_of(url: &str) -> Result<HostRule, ProviderError> {
     match place_of(url) {
-        (_, Some((host, port))) => format!("{host}:{port}").parse(),
-        (authority, None) => authority.parse(),
+        (_, Some((host, port))) => Ok(format!("{host}:{port}").parse()?),
+        // A password may hold what ends an authority: everything before the last `@` may be a part of one.
+        (_, None) if url.contains('@') => {
+            let behind = url.rsplit('@').next().unwrap_or_default();
+            let authority = behind.split(['/', '?', '#']).next().unwrap_or_default();
+            let host = ringfence_core::policy::parse_authority(authority).map(|(host, _)| host.to_string());
+            Err(ProviderError::UserInAddress { host: host.unwrap_or_else(|_| "an unknown host".to_owned()) })
+        }
+        (authority, None) => Ok(authority.parse()?),
     }
 }
 
@@ -418,5 +434,23 @@ mod tests {
             assert_eq!(host_of(url).unwrap().to_string(), rule);
         }
         assert!(host_of("https://").is_err());
+        assert_eq!(host_of("https://gw.test/v1/@cf/meta").unwrap().to_string(), "gw.test:443");
+    }
+
+    #[test]
+    fn password_in_the_address_of_the_model_is_not_told() {
+        for url in [
+            "https://user:PASSWORD@gw.test/v1",
+            "https://PASSWORD@gw.test",
+            "https://user:PASSWORD@x@gw.test:8443/v1",
+            "https://user:PASS/WORD@gw.test/v1",
+            "https://user:PASS?WORD#x@gw.test/v1",
+            "user:PASSWORD@gw.test/v1",
+        ] {
+            let error = host_of(url).unwrap_err();
+            let told = format!("{error} {error:?} {:?}", std::error::Error::source(&error));
+            assert!(!told.contains("PASS") && !told.contains("user:"), "{url}: {told}");
+            assert!(told.contains("gw.test") && told.contains("user name"), "{url}: {told}");
+        }
     }
 }
