@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use ringfence_core::locations::Locations;
 use ringfence_core::paths::DirectoryId;
+use ringfence_core::policy::home::{is_executed, may_hold_executed};
 use serde::{Deserialize, Serialize};
 
 use self::git_directory::{GitParts, GitSearch, plain};
@@ -45,6 +46,8 @@ pub enum ExecutedBy {
     Git,
     /// What the policy or the user's configuration protects it for: a run could not write it, and a checkout of its commit does.
     Protected,
+    /// A program of the user, by a path of the home.
+    Home,
     /// A shell.
     Shell,
     /// An editor.
@@ -63,6 +66,7 @@ impl ExecutedBy {
         match self {
             ExecutedBy::Repository | ExecutedBy::Git => "git executes what its configuration and hooks name",
             ExecutedBy::Protected => "it is protected, and a checkout writes it",
+            ExecutedBy::Home => "programs execute it in your home",
             ExecutedBy::Editor => "editors execute what it names",
             ExecutedBy::Shell => "a shell executes it",
             ExecutedBy::PackageManager => "package managers execute what it names",
@@ -341,8 +345,36 @@ pub struct Search<'a> {
     pub lower: Option<&'a Directory>,
     /// A directory that no run sees, which is passed over.
     pub unseen: Option<DirectoryId>,
+    /// Where the user's home is, if it and the workspace have something in common.
+    pub home: Option<HomePlace<'a>>,
     /// When to stop.
     pub deadline: Instant,
+}
+
+/// Where a home is, as seen from a directory that is searched.
+#[derive(Debug, Clone, Copy)]
+pub enum HomePlace<'a> {
+    /// At this path below it.
+    Below(&'a Path),
+    /// Above it, which is at this path from the home.
+    Above(&'a Path),
+}
+
+impl<'a> HomePlace<'a> {
+    /// The place of a home, seen from a root. Both have no links in their paths.
+    pub fn of(home: &'a Path, root: &'a Path) -> Option<Self> {
+        let below = home.strip_prefix(root).map(HomePlace::Below);
+        let above = || root.strip_prefix(home).ok().filter(|root| may_hold_executed(root));
+        below.ok().or_else(|| above().map(HomePlace::Above))
+    }
+
+    fn executed_by(self, path: &Path) -> Option<ExecutedBy> {
+        let is_executed = match self {
+            HomePlace::Below(home) => path.strip_prefix(home).is_ok_and(is_executed),
+            HomePlace::Above(root) => is_executed(&root.join(path)),
+        };
+        is_executed.then_some(ExecutedBy::Home)
+    }
 }
 
 /// What a search has found so far.
@@ -444,7 +476,8 @@ impl Search<'_> {
         if visit.name == "HEAD" && self.lower.is_none() && is_git_directory(visit.parent) {
             self.bare(visit, is_moved, finds);
         }
-        if let Some(by) = executed_by(visit.path)
+        let in_home = || self.home.and_then(|home| home.executed_by(visit.path));
+        if let Some(by) = executed_by(visit.path).or_else(in_home)
             && let Ok(data) = visit.parent.metadata(Path::new(visit.name))
             && (is_moved || data.changed() >= self.since)
             && !is_harmless(visit, data)
@@ -577,8 +610,15 @@ mod tests {
         noted.unwrap();
         let since = later_than(&path);
         make(&path);
-        let look_for =
-            Search { since, locations: Some(&locations), writes_git, lower: None, unseen: None, deadline };
+        let look_for = Search {
+            since,
+            locations: Some(&locations),
+            writes_git,
+            lower: None,
+            unseen: None,
+            home: None,
+            deadline,
+        };
         let report = search(&directory, look_for).unwrap();
         assert!(report.complete);
         report.files.iter().map(|file| file.path.display().to_string()).collect()
