@@ -122,11 +122,6 @@ impl Tree {
         }
     }
 
-    /// What an overlay is over, or the directory itself.
-    fn lower_path(&self) -> &Path {
-        self.lower.as_ref().unwrap_or(&self.root)
-    }
-
     /// Searches it, and names stub files in whose place something else is.
     fn search(&self, marks: Marks, home: &Path) -> std::io::Result<FoundInTree> {
         let Marks { since, unseen, deadline } = marks;
@@ -134,8 +129,9 @@ impl Tree {
         let open = |path: &PathBuf| Directory::open(path).map_err(std::io::Error::other);
         let (directory, lower) = (open(&self.root)?, self.lower.as_ref().map(open).transpose()?);
         let (locations, lower) = (self.locations.as_ref(), lower.as_ref());
-        let home = HomePlace::of(home, self.lower_path());
-        let look_for = Search { since, locations, writes_git, lower, unseen, home, deadline };
+        let root = self.lower.as_ref().unwrap_or(&self.root);
+        let home = HomePlace::of(home, root);
+        let look_for = Search { since, locations, writes_git, lower, unseen, root, home, deadline };
         let report = match self.git {
             GitAccessOfTree::IsGitDirectory => search_git_directory(&directory, look_for),
             GitAccessOfTree::Protected | GitAccessOfTree::Writable => search(&directory, look_for)?,
