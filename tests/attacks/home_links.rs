@@ -225,3 +225,194 @@ fn second_names_of_files_of_the_home_are_protected() {
     exec(&place, "echo yours > other").expect_code(0);
     assert_eq!(fs::read_to_string(place.home().join("other")).unwrap(), "yours\n");
 }
+
+/// Configuration of agent CLIs, of `ssh` and of editors, where links lead to it from the home: the link, and the file in the workspace.
+const EXECUTED: [(&str, &str); 16] = [
+    (".claude/settings.json", "claude/settings.json"),
+    (".claude/skills/own", "claude/skill/SKILL.md"),
+    (".codex/config.toml", "codex/config.toml"),
+    (".codex/hooks.json", "codex/hooks.json"),
+    (".config/opencode/config.json", "opencode/config.json"),
+    (".config/opencode/plugin/p.ts", "opencode/p.ts"),
+    (".ssh/config", "ssh/config"),
+    (".ssh/config.d/a", "ssh/a"),
+    (".aws/config", "aws/config"),
+    (".kube/config", "kube/config"),
+    (".docker/cli-plugins/docker-x", "docker/x"),
+    (".gnupg/gpg-agent.conf", "gnupg/gpg-agent.conf"),
+    (".config/emacs/init.el", "emacs/init.el"),
+    (".config/kitty/kitty.conf", "kitty/kitty.conf"),
+    (".config/environment.d/a.conf", "environment/a.conf"),
+    (".emacs", "emacs/old.el"),
+];
+
+/// A home whose configuration is in a repository of dotfiles, by symbolic links or by hard links.
+fn dotfiles(place: &Place, is_hard: bool) {
+    let work = place.work().canonicalize().unwrap();
+    repository(&work);
+    for (name, file) in EXECUTED {
+        write(&work.join(file), "mine\n");
+        match is_hard {
+            // A directory has no second name.
+            true if name == ".claude/skills/own" => link(place, name, &work.join("claude/skill")),
+            true => {
+                let at = place.home().join(name);
+                fs::create_dir_all(at.parent().unwrap()).unwrap();
+                fs::hard_link(work.join(file), at).unwrap();
+            }
+            false if name == ".claude/skills/own" => link(place, name, &work.join("claude/skill")),
+            false => link(place, name, &work.join(file)),
+        }
+    }
+    fs::write(work.join("plain"), "mine\n").unwrap();
+}
+
+/// Writes each of the files, by all means.
+fn write_all() -> String {
+    let of = |(_, file): &(&str, &str)| format!("echo evil >> {file}; rm -f {file}; mv {file} x; ");
+    format!("{} echo yours > plain", EXECUTED.iter().map(of).collect::<String>())
+}
+
+fn assert_all_unchanged(place: &Place) {
+    for (name, file) in EXECUTED {
+        assert_eq!(fs::read_to_string(place.work().join(file)).ok().as_deref(), Some("mine\n"), "{name}");
+    }
+}
+
+#[test]
+fn dotfiles_of_agent_clis_ssh_and_editors_are_read_only() {
+    for is_hard in [false, true] {
+        let place = Place::new();
+        dotfiles(&place, is_hard);
+        exec(&place, &write_all()).expect_code(0);
+        assert_all_unchanged(&place);
+        assert_eq!(place.read("plain"), "yours\n");
+        let notices = place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+        assert!(notices.contains("links in your home lead there"), "{notices}");
+    }
+}
+
+#[test]
+fn dotfiles_that_are_named_for_writing_are_read_only() {
+    let place = Place::new();
+    dotfiles(&place, false);
+    let elsewhere = place.home().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let (at, named) = (elsewhere.display().to_string(), place.work().canonicalize().unwrap());
+    let script = format!("cd {}; {}", named.display(), write_all());
+    let named = named.display().to_string();
+    place.run(&["exec", "-C", &at, "--write", &named, "--", "sh", "-c", &script]).expect_code(0);
+    assert_all_unchanged(&place);
+}
+
+#[test]
+fn dotfiles_in_an_overlay_are_read_only() {
+    let place = Place::new();
+    dotfiles(&place, false);
+    place.run(&["exec", "--workspace", "overlay", "--", "sh", "-c", &write_all()]).expect_code(0);
+    let changes = place.run(&["diff", "last"]).expect_code(0).stdout;
+    assert!(changes.contains("plain") && !changes.contains("evil"), "{changes}");
+    place.run(&["apply", "last"]).expect_code(0);
+    assert_all_unchanged(&place);
+}
+
+/// The run could make the configuration that the user's programs find next.
+#[test]
+fn dotfiles_that_are_missing_are_reserved() {
+    let place = Place::new();
+    let work = place.work().canonicalize().unwrap();
+    link(&place, ".claude/settings.json", &work.join("claude.json"));
+    link(&place, ".ssh/config", &work.join("ssh/config"));
+    exec(&place, "echo evil > claude.json; mkdir -p ssh; echo evil > ssh/config; true").expect_code(0);
+    assert!(!work.join("claude.json").exists() && !work.join("ssh/config").exists());
+}
+
+/// The programs of a toolchain are names of one file. Others of its names would have every file of a workspace compared.
+#[test]
+fn names_of_a_program_are_protected_only_outside_its_directory() {
+    let place = Place::new();
+    let program = place.home().join(".cargo/bin/rustup");
+    write(&program, "mine\n");
+    fs::hard_link(&program, place.home().join(".cargo/bin/cargo")).unwrap();
+    fs::hard_link(&program, place.work().join("second")).unwrap();
+    exec(&place, "echo evil >> second; true").expect_code(0);
+    assert_eq!(fs::read_to_string(&program).unwrap(), "mine\n");
+}
+
+/// What a run with the home as its workspace must not make: the directories of secrets are not there.
+const MISSING: [&str; 18] = [
+    ".ssh/authorized_keys",
+    ".ssh/rc",
+    ".ssh/config",
+    ".aws/config",
+    ".kube/config",
+    ".config/gh/config.yml",
+    ".npmrc",
+    ".netrc",
+    "bin/x",
+    ".cargo/bin/x",
+    ".nvm/nvm.sh",
+    ".pam_environment",
+    ".config/environment.d/a.conf",
+    ".local/share/systemd/user/a.service",
+    ".xsessionrc",
+    ".cshrc",
+    ".local/lib/python3.11/site-packages/usercustomize.py",
+    ".config/opencode/config.json",
+];
+
+#[test]
+fn missing_secrets_and_programs_of_the_home_are_reserved() {
+    let place = Place::new();
+    let home = place.home().canonicalize().unwrap();
+    let make =
+        |name: &&str| format!("mkdir -p $(dirname {name}) 2>/dev/null; echo evil > {name} 2>/dev/null; ");
+    let script =
+        format!("{} echo yours > plain; echo evil > .emacs", MISSING.iter().map(make).collect::<String>());
+    for at in [home.clone(), home.parent().unwrap().to_owned()] {
+        let script = format!("cd {}; {script}", if at == home { "." } else { "home" });
+        let at = at.to_str().unwrap();
+        place.run(&["exec", "--home-workspace", "-C", at, "--", "sh", "-c", &script]).expect_code(0);
+        for name in MISSING {
+            assert!(!home.join(name).exists(), "{name}");
+        }
+        assert_eq!(fs::read_to_string(home.join("plain")).unwrap(), "yours\n");
+        // An empty file would keep Emacs from reading its other configuration.
+        assert_reported(&place, if at.ends_with("home") { ".emacs" } else { "home/.emacs" });
+        fs::remove_file(home.join(".emacs")).unwrap();
+    }
+    // Nothing of it stays.
+    assert!(!home.join(".ssh").exists() && !home.join("bin").exists());
+}
+
+#[test]
+fn directories_of_the_home_with_programs_are_refused_as_workspaces() {
+    let place = Place::new();
+    let home = place.home().canonicalize().unwrap();
+    for name in [".local/bin", ".config/systemd/user", ".config/autostart", ".config/nvim/lua", "bin"] {
+        let directory = home.join(name);
+        fs::create_dir_all(&directory).unwrap();
+        let at = directory.to_str().unwrap();
+        for args in [&["-C", at][..], &["--write", at]] {
+            let run = |more: &[&str]| {
+                place.run(&[&["exec", "--mode", "native"], args, more, &["--", "true"]].concat())
+            };
+            let ran = run(&[]).expect_code(125);
+            assert!(
+                ran.stderr.contains("whose files programs execute")
+                    && ran.stderr.contains("--home-workspace"),
+                "{name}: {ran:?}"
+            );
+            run(&["--home-workspace"]).expect_code(0);
+            let notices =
+                place.run(&["runs", "show", "last", "--json"]).json()["record"]["notices"].to_string();
+            assert!(
+                notices.contains("is not protected: the run works in that directory"),
+                "{name}: {notices}"
+            );
+        }
+    }
+    // Beside them a run works as anywhere.
+    fs::create_dir_all(home.join(".config/own")).unwrap();
+    place.run(&["exec", "-C", home.join(".config/own").to_str().unwrap(), "--", "true"]).expect_code(0);
+}

@@ -43,6 +43,7 @@ mod checklists;
 mod concurrent;
 mod daemon;
 mod dashboard;
+mod executed_later;
 mod files;
 mod git;
 mod git_configuration;

@@ -15,7 +15,7 @@ use ringfence_core::text::escaped;
 use ringfence_store::LostRun;
 use ringfence_store::runs::Runs;
 use ringfence_workspace::executed::{
-    ExecutedBy, MAX_REPORTED, Report, Search, executed_by, search, search_git_directory,
+    ExecutedBy, HomePlace, MAX_REPORTED, Report, Search, executed_by, search, search_git_directory,
 };
 use ringfence_workspace::git::{Found, INDEX, Kind, Repository};
 use ringfence_workspace::{Directory, StubContent, StubList};
@@ -123,13 +123,15 @@ impl Tree {
     }
 
     /// Searches it, and names stub files in whose place something else is.
-    fn search(&self, marks: Marks) -> std::io::Result<FoundInTree> {
+    fn search(&self, marks: Marks, home: &Path) -> std::io::Result<FoundInTree> {
         let Marks { since, unseen, deadline } = marks;
         let writes_git = self.git != GitAccessOfTree::Protected;
         let open = |path: &PathBuf| Directory::open(path).map_err(std::io::Error::other);
         let (directory, lower) = (open(&self.root)?, self.lower.as_ref().map(open).transpose()?);
         let (locations, lower) = (self.locations.as_ref(), lower.as_ref());
-        let look_for = Search { since, locations, writes_git, lower, unseen, deadline };
+        let root = self.lower.as_ref().unwrap_or(&self.root);
+        let home = HomePlace::of(home, root);
+        let look_for = Search { since, locations, writes_git, lower, unseen, root, home, deadline };
         let report = match self.git {
             GitAccessOfTree::IsGitDirectory => search_git_directory(&directory, look_for),
             GitAccessOfTree::Protected | GitAccessOfTree::Writable => search(&directory, look_for)?,
@@ -236,9 +238,10 @@ impl Trees {
     pub(crate) fn search(&self, runs: &Runs, run: &RunId) -> (Vec<ExecutedFile>, Vec<String>) {
         let (mut files, mut notices, mut git_directories) = (Vec::new(), Vec::new(), Vec::new());
         let Some(marks) = Marks::of(runs, run) else { return (files, notices) };
+        let home = resolved(&self.home);
         for tree in &self.trees {
             let name = tree.name();
-            let (report, stubs) = match tree.search(marks) {
+            let (report, stubs) = match tree.search(marks, &home) {
                 Ok(searched) => searched,
                 Err(error) => {
                     notices.push(format!(
@@ -298,6 +301,12 @@ impl Trees {
                 .to_owned()
         })
     }
+}
+
+/// The home, links resolved.
+#[expect(clippy::disallowed_methods, reason = "the path is the user's")]
+fn resolved(home: &Path) -> PathBuf {
+    std::fs::canonicalize(home).unwrap_or_else(|_| home.to_owned())
 }
 
 /// The git directory of a linked worktree or of a submodule's checkout, which is elsewhere.

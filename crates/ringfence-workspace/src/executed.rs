@@ -12,12 +12,17 @@ use std::time::Instant;
 
 use ringfence_core::locations::Locations;
 use ringfence_core::paths::DirectoryId;
+use ringfence_core::policy::home::{is_executed, may_hold_executed};
 use serde::{Deserialize, Serialize};
 
 use self::git_directory::{GitParts, GitSearch, plain};
+use self::links::{LinkSearch, MAX_FOLLOWED_LINKS, is_followed};
+use self::shapes::{by_shape, group};
 use crate::{Bounds, Directory, EntryKind, Metadata, Next, ReadError, Visit, walk};
 
 mod git_directory;
+mod links;
+mod shapes;
 
 pub use self::git_directory::{is_git_directory, is_git_directory_in_overlay};
 
@@ -45,6 +50,8 @@ pub enum ExecutedBy {
     Git,
     /// What the policy or the user's configuration protects it for: a run could not write it, and a checkout of its commit does.
     Protected,
+    /// A program of the user, by a path of the home.
+    Home,
     /// A shell.
     Shell,
     /// An editor.
@@ -55,6 +62,8 @@ pub enum ExecutedBy {
     PackageManager,
     /// Another program that is started in the directory: an interpreter, a debugger, another version control system.
     Program,
+    /// Perhaps a program that no list names, by the shape of the file's name.
+    Unknown,
 }
 
 impl ExecutedBy {
@@ -63,11 +72,13 @@ impl ExecutedBy {
         match self {
             ExecutedBy::Repository | ExecutedBy::Git => "git executes what its configuration and hooks name",
             ExecutedBy::Protected => "it is protected, and a checkout writes it",
+            ExecutedBy::Home => "programs execute it in your home",
             ExecutedBy::Editor => "editors execute what it names",
             ExecutedBy::Shell => "a shell executes it",
             ExecutedBy::PackageManager => "package managers execute what it names",
             ExecutedBy::AgentCli => "agent CLIs execute what it names",
             ExecutedBy::Program => "programs that are started there execute it",
+            ExecutedBy::Unknown => "programs may take commands from it",
         }
     }
 }
@@ -206,6 +217,52 @@ const NAMES: &[(&str, ExecutedBy)] = &[
     (".octaverc", ExecutedBy::Program),
     (".pdbrc", ExecutedBy::Program),
     (".pryrc", ExecutedBy::Program),
+    (".autoenv_leave.zsh", ExecutedBy::Shell),
+    (".gitlint", ExecutedBy::Git),
+    ("captainhook.json", ExecutedBy::Git),
+    ("hk.pkl", ExecutedBy::Git),
+    (".trunk", ExecutedBy::Git),
+    ("rust-project.json", ExecutedBy::Editor),
+    (".rust-project.json", ExecutedBy::Editor),
+    ("hie.yaml", ExecutedBy::Editor),
+    (".lsp", ExecutedBy::Editor),
+    ("kls-classpath", ExecutedBy::Editor),
+    (".ropeproject", ExecutedBy::Editor),
+    (".merlin", ExecutedBy::Editor),
+    (".factorypath", ExecutedBy::Editor),
+    (".externalToolBuilders", ExecutedBy::Editor),
+    ("pylintrc", ExecutedBy::Editor),
+    ("pylintrc.toml", ExecutedBy::Editor),
+    (".pylintrc.toml", ExecutedBy::Editor),
+    ("mypy.ini", ExecutedBy::Editor),
+    (".mypy.ini", ExecutedBy::Editor),
+    (".rubocop.yml", ExecutedBy::Editor),
+    (".formatter.exs", ExecutedBy::Editor),
+    ("nx.json", ExecutedBy::PackageManager),
+    ("gems.rb", ExecutedBy::PackageManager),
+    ("package.yaml", ExecutedBy::PackageManager),
+    ("Directory.Build.rsp", ExecutedBy::PackageManager),
+    ("local.properties", ExecutedBy::PackageManager),
+    (".bazeliskrc", ExecutedBy::PackageManager),
+    ("npm-shrinkwrap.json", ExecutedBy::PackageManager),
+    ("package-lock.json", ExecutedBy::PackageManager),
+    ("yarn.lock", ExecutedBy::PackageManager),
+    ("pnpm-lock.yaml", ExecutedBy::PackageManager),
+    ("bun.lock", ExecutedBy::PackageManager),
+    ("bun.lockb", ExecutedBy::PackageManager),
+    ("composer.lock", ExecutedBy::PackageManager),
+    ("Gemfile.lock", ExecutedBy::PackageManager),
+    ("gems.locked", ExecutedBy::PackageManager),
+    (".Renviron", ExecutedBy::Program),
+    (".RData", ExecutedBy::Program),
+    ("compose.override.yaml", ExecutedBy::Program),
+    ("compose.override.yml", ExecutedBy::Program),
+    ("docker-compose.override.yaml", ExecutedBy::Program),
+    ("docker-compose.override.yml", ExecutedBy::Program),
+    (".sl", ExecutedBy::Program),
+    ("_darcs", ExecutedBy::Program),
+    ("flake.lock", ExecutedBy::Shell),
+    ("devenv.lock", ExecutedBy::Shell),
 ];
 /// Names of one program that vary: how they begin without a leading dot, and how they end.
 const FAMILIES: &[(&str, &[&str], ExecutedBy)] = &[
@@ -215,7 +272,13 @@ const FAMILIES: &[(&str, &[&str], ExecutedBy)] = &[
     ("lint-staged.config.", &[""], ExecutedBy::Git),
     ("eslintrc", &[""], ExecutedBy::Editor),
     ("eslint.config.", &[""], ExecutedBy::Editor),
-    ("prettierrc", &[".js", ".cjs", ".mjs", ".ts", ".cts", ".mts"], ExecutedBy::Editor),
+    ("prettierrc", &[""], ExecutedBy::Editor),
+    ("stylelintrc", &[""], ExecutedBy::Editor),
+    ("stylelint.config.", &[""], ExecutedBy::Editor),
+    ("tailwind.config.", &[""], ExecutedBy::Editor),
+    ("commitlintrc", &[""], ExecutedBy::Git),
+    ("commitlint.config.", &[""], ExecutedBy::Git),
+    ("grumphp.", &["yml", "yaml", "yml.dist", "yaml.dist"], ExecutedBy::Git),
     ("prettier.config.", &[""], ExecutedBy::Editor),
     ("pnp.", &["cjs", "mjs"], ExecutedBy::PackageManager),
     ("mise", &[".toml"], ExecutedBy::Shell),
@@ -223,6 +286,7 @@ const FAMILIES: &[(&str, &[&str], ExecutedBy)] = &[
     ("envrc.", &[""], ExecutedBy::Shell),
     ("pnpmfile.", &[""], ExecutedBy::PackageManager),
     ("", &[".code-workspace", ".sublime-project"], ExecutedBy::Editor),
+    ("", &[".csproj.user", ".fsproj.user", ".vbproj.user"], ExecutedBy::PackageManager),
 ];
 /// Files that make programs execute others beside them even if they are empty: `bin/python` of a virtual environment.
 const BY_EXISTENCE: &[&str] = &["pyvenv.cfg"];
@@ -268,6 +332,12 @@ const CONTENTS: &[&str] = &[
     ".hg",
     ".jj",
     ".repo",
+    ".sl",
+    "_darcs",
+    ".trunk",
+    ".lsp",
+    ".ropeproject",
+    ".externalToolBuilders",
 ];
 
 /// What executes a file of a name that belongs to a family.
@@ -325,7 +395,7 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
         |part: &OsStr| NAMES.iter().find(|(name, _)| part.eq_ignore_ascii_case(name)).map(|(_, by)| *by);
     let inside = above.iter().find(|part| CONTENTS.iter().any(|name| part.eq_ignore_ascii_case(name)));
     let named = || known(last).or_else(|| of_family(last.to_str()?));
-    inside.and_then(|part| known(part)).or_else(named)
+    inside.and_then(|part| known(part)).or_else(named).or_else(|| by_shape(above, last))
 }
 
 /// What is looked for.
@@ -341,8 +411,38 @@ pub struct Search<'a> {
     pub lower: Option<&'a Directory>,
     /// A directory that no run sees, which is passed over.
     pub unseen: Option<DirectoryId>,
+    /// The path of what is searched, to which absolute links in it may lead.
+    pub root: &'a Path,
+    /// Where the user's home is, if it and the workspace have something in common.
+    pub home: Option<HomePlace<'a>>,
     /// When to stop.
     pub deadline: Instant,
+}
+
+/// Where a home is, as seen from a directory that is searched.
+#[derive(Debug, Clone, Copy)]
+pub enum HomePlace<'a> {
+    /// At this path below it.
+    Below(&'a Path),
+    /// Above it, which is at this path from the home.
+    Above(&'a Path),
+}
+
+impl<'a> HomePlace<'a> {
+    /// The place of a home, seen from a root. Both have no links in their paths.
+    pub fn of(home: &'a Path, root: &'a Path) -> Option<Self> {
+        let below = home.strip_prefix(root).map(HomePlace::Below);
+        let above = || root.strip_prefix(home).ok().filter(|root| may_hold_executed(root));
+        below.ok().or_else(|| above().map(HomePlace::Above))
+    }
+
+    fn executed_by(self, path: &Path) -> Option<ExecutedBy> {
+        let is_executed = match self {
+            HomePlace::Below(home) => path.strip_prefix(home).is_ok_and(is_executed),
+            HomePlace::Above(root) => is_executed(&root.join(path)),
+        };
+        is_executed.then_some(ExecutedBy::Home)
+    }
 }
 
 /// What a search has found so far.
@@ -352,6 +452,10 @@ struct Finds {
     /// Directories that are where they were not, and all below them.
     moved: HashSet<PathBuf>,
     git_directories: Vec<PathBuf>,
+    /// Directories that are reported in the place of files in them.
+    groups: HashSet<PathBuf>,
+    /// Links that may lead to what programs execute.
+    links: Vec<PathBuf>,
 }
 
 impl Finds {
@@ -398,7 +502,8 @@ pub fn search(workspace: &Directory, search: Search<'_>) -> io::Result<Report> {
         }
         search.look(visit, &mut finds)
     })?;
-    Ok(finds.report(!late && !unvisited.more && unvisited.directories.is_empty()))
+    let is_followed = LinkSearch { root: workspace, search: &search }.add_targets(&mut finds);
+    Ok(finds.report(!late && is_followed && !unvisited.more && unvisited.directories.is_empty()))
 }
 
 /// Searches a git directory that a run could write and that is in no workspace: that of a linked worktree or of a submodule.
@@ -444,14 +549,34 @@ impl Search<'_> {
         if visit.name == "HEAD" && self.lower.is_none() && is_git_directory(visit.parent) {
             self.bare(visit, is_moved, finds);
         }
-        if let Some(by) = executed_by(visit.path)
-            && let Ok(data) = visit.parent.metadata(Path::new(visit.name))
-            && (is_moved || data.changed() >= self.since)
-            && !is_harmless(visit, data)
+        if visit.kind == EntryKind::Link && finds.links.len() <= MAX_FOLLOWED_LINKS && is_followed(visit.path)
         {
-            finds.files.push(Executed { path: visit.path.to_owned(), by });
+            finds.links.push(visit.path.to_owned());
         }
+        self.file(visit, is_moved, finds);
         Next::Enter
+    }
+
+    /// A file that is executed by its name.
+    fn file(&self, visit: &Visit<'_>, is_moved: bool, finds: &mut Finds) {
+        let in_home = || self.home.and_then(|home| home.executed_by(visit.path));
+        let listed = executed_by(visit.path);
+        let known = listed.filter(|by| *by != ExecutedBy::Unknown);
+        let Some(by) = known.or_else(in_home).or(listed) else { return };
+        let group = group(visit.path);
+        if group.as_ref().is_some_and(|(directory, _)| finds.groups.contains(directory)) {
+            return;
+        }
+        let Ok(data) = visit.parent.metadata(Path::new(visit.name)) else { return };
+        let is_changed = is_moved || data.changed() >= self.since;
+        if !is_changed || is_harmless(visit.parent, visit.name, data) {
+            return;
+        }
+        if let Some((directory, _)) = &group {
+            finds.groups.insert(directory.clone());
+        }
+        let (path, by) = group.unwrap_or_else(|| (visit.path.to_owned(), by));
+        finds.files.push(Executed { path, by });
     }
 
     /// A `.git`. One in the root is what the run works with; of another one it counts whether anything of it changed.
@@ -527,11 +652,11 @@ fn is_empty_directory(visit: &Visit<'_>) -> bool {
 }
 
 /// An empty file names nothing, and neither does an empty object. Stub files are such. One that an overlay removed is gone.
-fn is_harmless(visit: &Visit<'_>, data: Metadata) -> bool {
+fn is_harmless(directory: &Directory, name: &OsStr, data: Metadata) -> bool {
     match (data.kind(), data.length()) {
         _ if data.is_whiteout() => true,
-        (EntryKind::File, 0) => !BY_EXISTENCE.iter().any(|name| visit.name == *name),
-        (EntryKind::File, 3) => match visit.parent.read(Path::new(visit.name), 3) {
+        (EntryKind::File, 0) => !BY_EXISTENCE.iter().any(|known| name == *known),
+        (EntryKind::File, 3) => match directory.read(Path::new(name), 3) {
             Ok(content) => content == b"{}\n",
             // A stub file that was removed just now.
             Err(ReadError::Io(error)) => error.kind() == io::ErrorKind::NotFound,
@@ -577,8 +702,16 @@ mod tests {
         noted.unwrap();
         let since = later_than(&path);
         make(&path);
-        let look_for =
-            Search { since, locations: Some(&locations), writes_git, lower: None, unseen: None, deadline };
+        let look_for = Search {
+            since,
+            locations: Some(&locations),
+            writes_git,
+            lower: None,
+            unseen: None,
+            root: &path,
+            home: None,
+            deadline,
+        };
         let report = search(&directory, look_for).unwrap();
         assert!(report.complete);
         report.files.iter().map(|file| file.path.display().to_string()).collect()
@@ -680,7 +813,7 @@ mod tests {
             write(root, ".venv/pyvenv.cfg", "");
             write(root, "package.json", "");
         });
-        assert_eq!(names, [".venv/pyvenv.cfg"]);
+        assert_eq!(names, [".venv"]);
     }
 
     #[test]
@@ -831,6 +964,127 @@ mod tests {
     }
 
     #[test]
+    fn targets_of_listed_links_are_found_by_the_names_of_the_links() {
+        let before = |root: &Path| {
+            for name in ["vsc/tasks.json", "claude/x", "env", "mcp", "pj"] {
+                write(root, &format!("conf/{name}"), "{\"tasks\": []}");
+            }
+            write(root, "gh/hooks/x", "x");
+            for (link, target) in [
+                (".vscode", "conf/vsc"),
+                (".claude", "conf/way"),
+                ("conf/way", "claude"),
+                (".envrc", "conf/env"),
+                ("package.json", "./conf/../conf/pj"),
+                ("sub/.github", "../gh"),
+                (".fleet", "../outside"),
+                (".idea", ".idea"),
+                (".helix", "missing"),
+            ] {
+                fs::create_dir_all(root.join(link).parent().unwrap()).unwrap();
+                symlink(target, root.join(link)).unwrap();
+            }
+            symlink(root.join("conf/mcp"), root.join(".mcp.json")).unwrap();
+        };
+        for changed in [
+            "conf/vsc/tasks.json",
+            "conf/vsc/deep/new.json",
+            "conf/claude/x",
+            "conf/env",
+            "conf/mcp",
+            "conf/pj",
+            "gh/hooks/x",
+        ] {
+            assert_eq!(found_after(before, |root| write(root, changed, "evil"), false), [changed]);
+        }
+        // A link on the way leads elsewhere.
+        let turn = |root: &Path| {
+            fs::remove_file(root.join("conf/way")).unwrap();
+            symlink("../gh", root.join("conf/way")).unwrap();
+        };
+        assert_eq!(found_after(before, turn, false), ["gh"]);
+        // Another directory takes the place of one on the way.
+        let swap = |root: &Path| {
+            fs::rename(root.join("conf"), root.join("old")).unwrap();
+            fs::rename(root.join("gh"), root.join("conf")).unwrap();
+            fs::rename(root.join("conf/hooks"), root.join("conf/vsc")).unwrap();
+        };
+        assert_eq!(found_after(before, swap, false), ["conf/vsc/x"]);
+        let harmless = |root: &Path| {
+            ["conf/other", "outside", "gh/x"].iter().for_each(|name| write(root, name, "x"));
+        };
+        assert!(found_after(before, harmless, false).is_empty());
+    }
+
+    #[test]
+    fn directories_of_tools_are_reported_as_one() {
+        let before = |root: &Path| {
+            let packages = ".venv/lib/python3/site-packages/a.pth";
+            for name in [".venv/bin/activate", ".venv/bin/pip", packages, ".venv/pyvenv.cfg"] {
+                write(root, name, "old");
+            }
+        };
+        for (changed, expected) in [
+            (".venv/bin/activate", ".venv"),
+            (".venv/lib/python3/site-packages/a.pth", ".venv"),
+            (".direnv/flake-profile-1.rc", ".direnv"),
+            (".direnv/bin/x", ".direnv"),
+            ("own/bin/activate.fish", "own/bin/activate.fish"),
+            ("own/lib/python3/site-packages/sitecustomize.py", "own/lib/python3/site-packages"),
+        ] {
+            assert_eq!(found_after(before, |root| write(root, changed, "evil"), false), [expected]);
+        }
+    }
+
+    #[test]
+    fn ordinary_installations_and_builds_report_a_few_lines() {
+        let install = |root: &Path| {
+            for number in 0..30 {
+                for name in ["package.json", ".eslintrc", ".npmignore", "vite.config.js", ".travis.yml"] {
+                    write(root, &format!("node_modules/{number}/{name}"), "x");
+                    write(root, &format!(".venv/lib/python3/site-packages/{number}/{name}"), "x");
+                }
+                write(root, &format!("target/debug/.fingerprint/{number}/x.json"), "x");
+                write(root, &format!("target/debug/{number}/.cargo-lock"), "x");
+            }
+            for name in ["package-lock.json", "package.json", "Cargo.lock", ".venv/bin/x"] {
+                write(root, name, "x");
+            }
+            write(root, "target/.rustc_info.json", "x");
+            write(root, "node_modules/.package-lock.json", "x");
+        };
+        assert_eq!(found(install), [".venv", "node_modules", "package-lock.json", "package.json"]);
+        let nested = |root: &Path| write(root, "node_modules/x/.git/config", "[core]\n");
+        assert_eq!(found(nested), ["node_modules/x/.git"]);
+    }
+
+    #[test]
+    fn files_that_no_list_names_are_judged_by_their_shapes() {
+        for path in
+            [".newtoolrc", "newtoolrc", ".newtool.json", "a/vite.config.ts", ".toolrc.d", "sub/.newtool"]
+        {
+            assert_eq!(executed_by(Path::new(path)), Some(ExecutedBy::Unknown), "{path}");
+        }
+        for path in [
+            "src",
+            "lib/src",
+            ".gitignore",
+            ".dockerignore",
+            ".env.example",
+            ".bash_history",
+            ".x.swp",
+            "app.config.json",
+            "Cargo.lock",
+            "target/.rustc_info.json",
+            "vendor/a/.newtoolrc",
+            "node_modules/a/.newtoolrc",
+            "a.rc",
+        ] {
+            assert_eq!(executed_by(Path::new(path)), None, "{path}");
+        }
+    }
+
+    #[test]
     fn paths_are_judged_by_their_names() {
         assert_eq!(executed_by(Path::new("x/.git/hooks/pre-commit")), Some(ExecutedBy::Git));
         assert_eq!(executed_by(&PathBuf::from(".claude/settings.json")), Some(ExecutedBy::AgentCli));
@@ -870,6 +1124,43 @@ mod tests {
             ".dir-locals-2.el",
             ".cargo",
             ".cargo/config.toml",
+            "npm-shrinkwrap.json",
+            "rust-project.json",
+            ".rust-project.json",
+            "hie.yaml",
+            ".lsp/config.edn",
+            "kls-classpath",
+            ".ropeproject/config.py",
+            ".merlin",
+            ".factorypath",
+            ".externalToolBuilders/x.launch",
+            "pylintrc",
+            "mypy.ini",
+            ".prettierrc",
+            ".prettierrc.yaml",
+            ".stylelintrc.json",
+            "tailwind.config.ts",
+            ".rubocop.yml",
+            ".formatter.exs",
+            "nx.json",
+            "commitlint.config.js",
+            ".gitlint",
+            "captainhook.json",
+            "grumphp.yml",
+            "hk.pkl",
+            ".trunk/trunk.yaml",
+            ".Renviron",
+            ".RData",
+            "gems.rb",
+            "package.yaml",
+            "x.csproj.user",
+            "Directory.Build.rsp",
+            "local.properties",
+            ".bazeliskrc",
+            "compose.override.yaml",
+            ".sl/config",
+            "_darcs/prefs/defaults",
+            ".autoenv_leave.zsh",
         ] {
             assert!(executed_by(Path::new(path)).is_some(), "{path}");
         }

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use ringfence_core::policy::home::directory_of;
 use ringfence_core::policy::{Files, GitAccess, Preset};
 use ringfence_workspace::executed::executed_by;
 use ringfence_workspace::git::{Located, locate};
@@ -80,14 +81,27 @@ fn follow_located(path: &Path, located: Located, writable: &Writable) -> anyhow:
     }
 }
 
-/// Refuses to let a run write the home, or a directory above it: what programs execute at login is there.
+/// Refuses to let a run write the home, a directory above it, or one of those in it whose files programs execute.
 pub(crate) fn refuse_home(files: &Files, home: &Path) -> anyhow::Result<()> {
-    let Some(path) = files.write.iter().find(|path| home.starts_with(path)) else { return Ok(()) };
-    let what = if Path::new(path) == home { "your home directory" } else { "above your home directory" };
+    let mut named = files.write.iter().filter_map(|path| Some((path, part_of_home(Path::new(path), home)?)));
+    let Some((path, what)) = named.next() else { return Ok(()) };
     Err(advise(
-        anyhow!("{path}, named for writing, is {what}, where programs execute files at login"),
-        "name directories below it, or pass --home-workspace if you mean it",
+        anyhow!("{path}, named for writing, is {what}"),
+        "name other directories, or pass --home-workspace if you mean it",
     ))
+}
+
+/// Whether a directory is the home or above it, where programs execute files at login, or is in one of its directories of programs
+/// and configuration.
+pub(crate) fn part_of_home(path: &Path, home: &Path) -> Option<String> {
+    if path == home {
+        Some("your home directory, where programs execute files at login".to_owned())
+    } else if home.starts_with(path) {
+        Some("above your home directory, where programs execute files at login".to_owned())
+    } else {
+        let name = directory_of(path.strip_prefix(home).ok()?)?;
+        Some(format!("in ~/{}, whose files programs execute", name.trim_end_matches('/')))
+    }
 }
 
 /// Refuses to copy attachments, whose names the agent chooses, to where programs look for files: the home, a directory above

@@ -27,6 +27,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::locations::Locations;
 use ringfence_core::paths::{DirectoryId, HostPath};
 use ringfence_core::plan::Request;
+use ringfence_core::policy::home::{self, PROTECTED_IF_PRESENT};
 use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
 use ringfence_workspace::{Bounds, Directory, EntryKind, Next, RunTrees, Visit, walk};
@@ -213,7 +214,7 @@ fn scan_once(
     reserve(&survey.missing);
     let in_root = |(path, _): &Missing| path.strip_prefix(workspace).ok().map(Path::to_owned);
     let stubs: Vec<PathBuf> = survey.missing.iter().filter_map(in_root).collect();
-    survey.protect_home(workspace, (home, &home_names), &own);
+    survey.protect_home(request, (home, &home_names), &own);
     survey.protect_governing(request);
     repositories::of_workspace(request, &tree, home, &mut survey);
     if let Some(message) = survey.refusal.take() {
@@ -521,28 +522,37 @@ impl Survey {
     }
 
     /// Files of the user's home, wherever they could be written: the workspace is the home or is above it, a part of it was
-    /// named, or a link of the home leads there.
-    fn protect_home(&mut self, workspace: &Path, (home, home_names): (&Path, &HomeNames), names: &[String]) {
+    /// named, or a link of the home leads there. Secrets are protected where they are missing, and what links in them lead to.
+    fn protect_home(&mut self, request: &Request, (home, home_names): (&Path, &HomeNames), names: &[String]) {
         let as_named = home;
         let Ok(home) = fs::canonicalize(home) else { return };
         self.home = Some(home.clone());
         let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
-        let roots: Vec<PathBuf> = [workspace.to_owned()].into_iter().chain(named).collect();
-        let names: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("~/")).collect();
+        let roots: Vec<PathBuf> =
+            [request.workspace.host().as_path().to_owned()].into_iter().chain(named).collect();
+        let of_policy: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("~/")).collect();
+        let secrets = request.policy.files.secrets.iter().filter_map(|name| name.strip_prefix("~/"));
+        let more = if of_policy.is_empty() { &[] } else { PROTECTED_IF_PRESENT.as_slice() };
+        let executed = secrets.clone().filter(|name| home::is_executed_secret(name));
+        let followed = of_policy.iter().chain(more).copied().chain(executed);
+        let existing = followed.filter(|name| home_names.may_exist(&as_named.join(name)));
         let before = self.protected.len();
-        let existing = names.iter().copied().filter(|name| home_names.may_exist(&as_named.join(name)));
         home_links::protect(&home, &existing.collect::<Vec<_>>(), &roots, self);
         let led_to = self.protected.get(before..).unwrap_or_default().to_vec();
-        self.notice("read-only, for links in your home lead there (`files.protect` names them)", &led_to);
+        self.notice("read-only, for links in your home lead there", &led_to);
         for root in roots {
-            let inside = names.iter().filter_map(|name| {
-                let path = home.join(name);
-                let below = path.strip_prefix(&root).ok()?.to_str()?;
-                let directory = if name.ends_with('/') { "/" } else { "" };
-                (!below.is_empty()).then(|| format!("{below}{directory}"))
-            });
-            let inside: Vec<String> = inside.collect();
+            let inside = |name: &str| below_root(&root, (&home, name));
+            let is_present = |name: &&&str| fs::symlink_metadata(home.join(name)).is_ok();
+            let present = more.iter().filter(|name| inside(name).is_some()).filter(is_present);
+            let of_root = secrets.clone().filter(|name| inside(name).is_some());
+            let missing = of_root.filter(|name| real(&home.join(name)).is_none()).map(home::reserved_secret);
+            let named = of_policy.iter().chain(present).filter_map(|name| inside(name));
+            let inside: Vec<String> = named.chain(missing.filter_map(|name| inside(&name))).collect();
             self.protect(&root, &inside);
+            if let Some(name) = root.strip_prefix(&home).ok().and_then(home::directory_of) {
+                let message = format!("~/{name} is not protected: the run works in that directory");
+                self.notices.push(message);
+            }
         }
     }
 
@@ -943,6 +953,17 @@ impl Finds {
             self.bare.push(parent.to_owned());
         }
     }
+}
+
+/// What a name of the home is from a root, if it is below that. Most roots hold nothing that is named.
+fn below_root(root: &Path, (home, name): (&Path, &str)) -> Option<String> {
+    let directory = if name.ends_with('/') { "/" } else { "" };
+    let below = match root.strip_prefix(home) {
+        Ok(within) => Path::new(name).strip_prefix(within).ok()?.to_owned(),
+        Err(_) => home.strip_prefix(root).ok()?.join(name),
+    };
+    let below: PathBuf = below.components().collect();
+    (!below.as_os_str().is_empty()).then(|| Some(format!("{}{directory}", below.to_str()?))).flatten()
 }
 
 /// Devices and inodes of files.

@@ -5,6 +5,7 @@
 
 mod document;
 mod egress;
+pub mod home;
 mod host;
 mod host_rule;
 mod preset;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::home;
 use super::{
     Credentials, Env, Files, GitAccess, Limits, Network, NetworkMode, Policy, Reach, WorkspaceAccess,
 };
@@ -42,7 +43,7 @@ fn hint(given: &str) -> String {
     nearest(given, Preset::NAMES).map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
 }
 
-const SECRETS: [&str; 22] = [
+pub(super) const SECRETS: [&str; 22] = [
     "~/.ssh",
     "~/.aws",
     "~/.gnupg",
@@ -67,9 +68,9 @@ const SECRETS: [&str; 22] = [
     "~/.ringfence",
 ];
 
-/// One that ends with a slash is a directory: where it is missing, an empty one holds its place. One that begins with `~/`
-/// is the person's own, wherever the run could write it; elsewhere it is a file like any other.
-const PROTECT: [&str; 46] = [
+/// One that ends with a slash is a directory: where it is missing, an empty one holds its place. Those of the user's home
+/// (`~/…`), wherever the run could write it, are in `home.rs`; elsewhere these are files like any other.
+const PROTECT: [&str; 21] = [
     ".gitmodules",
     ".ringfence",
     ".claude/settings.json",
@@ -91,31 +92,6 @@ const PROTECT: [&str; 46] = [
     ".zprofile",
     ".gitconfig",
     ".ripgreprc",
-    "~/.gitconfig",
-    "~/.config/git/",
-    "~/.bashrc",
-    "~/.bash_profile",
-    "~/.bash_login",
-    "~/.bash_logout",
-    "~/.bash_aliases",
-    "~/.profile",
-    "~/.xprofile",
-    "~/.inputrc",
-    "~/.zshrc",
-    "~/.zprofile",
-    "~/.zshenv",
-    "~/.zlogin",
-    "~/.vimrc",
-    "~/.vim/",
-    "~/.emacs.d/",
-    "~/.tmux.conf",
-    "~/.cargo/config.toml",
-    "~/.local/bin/",
-    "~/.config/autostart/",
-    "~/.config/systemd/",
-    "~/.config/fish/",
-    "~/.config/nvim/",
-    "~/.config/pip/",
 ];
 
 const DENY: [&str; 2] = ["**/.env", "**/*.pem"];
@@ -192,7 +168,8 @@ fn standard() -> Policy {
     policy.files.reach = Reach::Workspace;
     policy.files.secrets = SECRETS.map(String::from).to_vec();
     policy.files.git = GitAccess::Private;
-    policy.files.protect = PROTECT.map(String::from).to_vec();
+    let of_home = home::PROTECTED.iter().map(|name| format!("~/{name}"));
+    policy.files.protect = PROTECT.into_iter().map(String::from).chain(of_home).collect();
     policy.files.deny = DENY.map(String::from).to_vec();
     policy.network.mode = NetworkMode::Allow;
     policy.credentials = Credentials::Broker;

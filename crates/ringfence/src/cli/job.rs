@@ -251,16 +251,15 @@ impl Asked<'_> {
         fs::canonicalize(&self.installation.home).unwrap_or_else(|_| self.installation.home.clone())
     }
 
-    /// Refuses the home, or a directory above it, as a workspace: what programs execute at login is there.
+    /// Refuses the home, a directory above it, or one of those in it whose files programs execute, as a workspace.
     fn refuse_home(&self, workspace: &Path) -> anyhow::Result<()> {
-        let home = self.home();
-        if self.options.home_workspace || !home.starts_with(workspace) {
+        let Some(what) = grants::part_of_home(workspace, &self.home()) else { return Ok(()) };
+        if self.options.home_workspace {
             return Ok(());
         }
-        let what = if home == workspace { "your home directory" } else { "above your home directory" };
         Err(advise(
-            anyhow!("the workspace {} is {what}, where programs execute files at login", workspace.display()),
-            "work in a directory below it, or pass --home-workspace if you mean it",
+            anyhow!("the workspace {} is {what}", workspace.display()),
+            "work in another directory, or pass --home-workspace if you mean it",
         ))
     }
 

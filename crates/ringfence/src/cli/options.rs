@@ -54,7 +54,7 @@ pub(crate) struct Options {
     /// Where to work, instead of the current directory
     #[arg(short = 'C', long, value_name = "DIR", help_heading = "Isolation")]
     pub(crate) cwd: Option<PathBuf>,
-    /// Accept your home directory, or one above it, as the workspace
+    /// Accept your home directory, one above it, or one of its directories of programs, as the workspace
     #[arg(long, help_heading = "Isolation")]
     pub(crate) home_workspace: bool,
     /// The directory that `cwd` named when the work was accepted
