@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::git::{assert_reported, exec, exec_at, git, repository, trap};
+use crate::gitlinks::look_meanwhile;
 use crate::support::Place;
 
 /// A file system monitor that shows that git executed it.
@@ -553,17 +554,34 @@ fn programs_that_a_configuration_names_are_reported() {
         files.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(reported("echo 1 > commit; echo 1 > other; echo 1 > tools/other", &[]), Vec::<String>::new());
-    for name in [
-        "tools/clean.sh",
-        "tools/textconv.py",
-        "tools/textconv/__main__.py",
-        "watch",
-        "bin/pager",
-        "tools/status.sh",
-    ] {
+    for name in ["tools/textconv/__main__.py", "watch", "tools/status.sh"] {
         let script = format!("mkdir -p tools/textconv; echo evil > {name}");
         assert_eq!(reported(&script, &["--workspace", "overlay"]), [name], "overlay");
         assert_eq!(reported(&script, &[]), [name]);
+    }
+    for name in ["tools/clean.sh", "tools/textconv.py", "bin/pager"] {
+        exec(&place, &format!("rm -f {name}; echo evil > {name}; true")).expect_code(0);
+        assert_eq!(fs::read_to_string(work.join(name)).unwrap(), "old\n");
+    }
+}
+
+#[test]
+fn program_that_a_configuration_names_cannot_be_swapped() {
+    for moved in ["tools", "tools/x", "tools/x/clean.sh"] {
+        let place = Place::new();
+        let work = place.work();
+        repository(&work);
+        let (script, mark) = trap(&place);
+        fs::create_dir_all(work.join("tools/x")).unwrap();
+        fs::write(work.join("tools/x/clean.sh"), "#!/bin/sh\ncat\n").unwrap();
+        fs::set_permissions(work.join("tools/x/clean.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(git(&work, &["config", "filter.x.clean", "tools/x/clean.sh"]).0);
+        fs::write(work.join(".git/info/attributes"), "* filter=x\n").unwrap();
+        let swap = format!(
+            "mv {moved} gone; mkdir -p tools/x; printf '#!/bin/sh\\n{script}\\ncat\\n' > tools/x/clean.sh; chmod +x tools/x/clean.sh; echo 2 > file"
+        );
+        look_meanwhile(&place, &[], &swap, &[&work]);
+        assert!(!mark.exists(), "{moved}");
     }
 }
 

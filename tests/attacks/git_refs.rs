@@ -309,6 +309,10 @@ fn what_is_not_taken_over_is_said() {
             "checked out was deleted by the run and is still there: refs/heads/main",
         ),
         ("git stash drop -q", "the stash that the run dropped is still there"),
+        (
+            "echo 3 > file; git stash -q; echo 4 > file; git stash -q",
+            "only the last stash of the run is taken over, 1 before it went with the run",
+        ),
         ("git update-ref refs/other/x HEAD", "not taken over: refs/other/x"),
         ("git config user.name evil", "changes of git's configuration by the run were not taken over"),
         ("git merge -q --no-commit --no-ff side", "did not end is not taken over: "),
@@ -598,7 +602,12 @@ fn refs_that_shadow_other_names_are_kept_under_the_run() {
         assert!(git(&work, &["update-ref", name, "HEAD"]).0);
     }
     assert!(git(&work, &["symbolic-ref", "refs/remotes/up/HEAD", "refs/remotes/up/main"]).0);
+    // Nothing is fetched of it yet.
+    assert!(git(&work, &["config", "remote.fork.url", "elsewhere"]).0);
     let shadows = [
+        "heads/origin/release",
+        "tags/fork/v3",
+        "heads/fork",
         "tags/main",
         "tags/origin/main",
         "tags/up",
@@ -622,7 +631,7 @@ fn refs_that_shadow_other_names_are_kept_under_the_run() {
         "tags/0123456789",
         "heads/v1-3-gabc1234",
     ];
-    let free = ["tags/v2", "heads/feature/main", "tags/heads"];
+    let free = ["tags/v2", "heads/feature/main", "tags/heads", "heads/forked/x"];
     let made = shadows.iter().chain(&free).map(|name| format!("git update-ref refs/{name} HEAD"));
     let made: Vec<String> = made.collect();
     let ran = exec(&place, &format!("{COMMIT} --allow-empty -m x; {}", made.join("; "))).expect_code(0);

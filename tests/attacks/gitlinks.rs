@@ -1,10 +1,11 @@
 //! Submodules that a run adds, or whose repositories it makes: `git status` of the user would execute what they name.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::git::{exec, git, repository, trap};
-use crate::support::Place;
+use crate::support::{Place, Ran, wait_for};
 
 /// Git inside a run.
 const GIT: &str = "git -c user.name=a -c user.email=a@b -c core.fsmonitor=false";
@@ -103,4 +104,160 @@ fn submodule_without_a_repository_is_imported_and_reported() {
     crate::git::assert_reported(&place, "x");
     exec(&place, "git init -q x; true");
     assert!(!work.join("x/.git").exists());
+}
+
+/// A superproject with a submodule that is checked out at `at` and one that is not, `deps/absent`.
+fn superproject(place: &Place, at: &str) -> PathBuf {
+    let (library, work) = (place.home().join("library"), place.work());
+    repository(&library);
+    repository(&work);
+    for path in [at, "deps/absent"] {
+        let add = ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add"];
+        assert!(git(&work, &[&add[..], &[library.to_str().unwrap(), path]].concat()).0);
+    }
+    assert!(git(&work, &["commit", "-qm", "two"]).0);
+    assert!(git(&work, &["submodule", "--quiet", "deinit", "-f", "deps/absent"]).0);
+    work
+}
+
+/// Starts a run that calls `swap` and waits, has git of the user look in these directories meanwhile, and ends the run.
+pub(crate) fn look_meanwhile(place: &Place, options: &[&str], swap: &str, directories: &[&Path]) -> Ran {
+    let script = format!("{swap}; touch ready; while [ ! -e done ]; do sleep 0.01; done; rm -f ready done");
+    let arguments = [&["exec", "--mode", "native"], options, &["--", "sh", "-c", &script]].concat();
+    let run = place.spawn(&arguments);
+    let work = place.work();
+    wait_for("the run", || work.join("ready").exists().then_some(()));
+    for directory in directories {
+        git(directory, &["status"]);
+        git(directory, &["diff"]);
+    }
+    fs::write(work.join("done"), "").unwrap();
+    Ran::from(run.wait_with_output().unwrap())
+}
+
+/// Moves a directory away, puts a repository into its place, and says how it is moved back.
+fn swapped(moved: &str, tree: &str, script: &str) -> String {
+    format!(
+        "mv {moved} gone; mkdir -p {tree}/g/objects {tree}/g/refs; echo 'ref: refs/heads/main' > {tree}/g/HEAD; \
+         echo 'gitdir: g' > {tree}/.git; \
+         printf '[core]\\n repositoryformatversion = 0\\n bare = false\\n fsmonitor = \"{script};:\"\\n' > {tree}/g/config"
+    )
+}
+
+#[test]
+fn working_tree_with_a_git_directory_cannot_be_swapped() {
+    for (access, moved) in [
+        ("private", "a"),
+        ("private", "a/b"),
+        ("private", "a/b/lib"),
+        ("read-only", "a/b/lib"),
+        ("private", "nest/x"),
+        ("private", "nest"),
+    ] {
+        let place = Place::new();
+        let policy = place.home().join("policy.json");
+        fs::write(&policy, format!(r#"{{"extends": "standard", "files": {{"git": "{access}"}}}}"#)).unwrap();
+        let options = ["--policy", policy.to_str().unwrap()];
+        let work = superproject(&place, "a/b/lib");
+        repository(&work.join("nest/x"));
+        let (script, mark) = trap(&place);
+        let tree = if moved.starts_with('a') { "a/b/lib" } else { "nest/x" };
+        let inside = work.join(tree);
+        assert!(inside.join(".git").exists());
+        look_meanwhile(&place, &options, &swapped(moved, tree, &script), &[&work, &inside]);
+        assert!(!mark.exists(), "{access} {moved}");
+    }
+}
+
+#[test]
+fn git_works_beside_working_trees_that_are_held() {
+    let place = Place::new();
+    let work = superproject(&place, "a/lib");
+    repository(&work.join("nest"));
+    let script = format!(
+        "set -e; {GIT} status; git checkout -q -b topic; echo 2 > file; {GIT} commit -qam three; \
+         echo 3 > file; {GIT} stash -q; {GIT} stash pop -q; {GIT} commit -qam four; \
+         {GIT} rebase -q main; {GIT} rebase -q --force-rebase HEAD~2; git worktree add -q ../tree main; \
+         cd nest; echo 2 > file; {GIT} commit -qam nested; git checkout -q -b other"
+    );
+    exec(&place, &script.replace("../tree", "tree")).expect_code(0);
+    assert_eq!(git(&work, &["log", "-1", "--format=%s", "topic"]).1, "four\n");
+    assert_eq!(git(&work.join("nest"), &["log", "-1", "--format=%s"]).1, "nested\n");
+    // What is held moves nowhere, and a file goes by copying.
+    exec(&place, "mv file nest/moved && test -e nest/moved && ! mv nest other").expect_code(0);
+}
+
+#[test]
+fn trees_in_a_layer_are_not_held() {
+    let place = Place::new();
+    let work = superproject(&place, "a/lib");
+    let ran = place.run(&[
+        "exec",
+        "--mode",
+        "native",
+        "--workspace",
+        "overlay",
+        "--",
+        "sh",
+        "-c",
+        "mkdir b; mv a/lib/file b",
+    ]);
+    ran.expect_code(0);
+    assert!(work.join("a/lib/file").exists());
+}
+
+#[test]
+fn index_with_an_entry_that_is_too_long_still_names_submodules() {
+    let place = Place::new();
+    let work = superproject(&place, "a/lib");
+    let (script, mark) = trap(&place);
+    // As in an archive: git itself imports no such index.
+    let long = vec!["n".repeat(100); 41].join("/");
+    let blob = commit_of(&work, "HEAD:file");
+    let add = format!("printf '100644 {blob} 0\\t{long}\\0' | git update-index -z --add --index-info");
+    exec(&place, &add).expect_code(0);
+    assert!(!git(&work, &["ls-files"]).1.contains("nnn"), "it is kept aside");
+    shell(&work, &add);
+    assert!(git(&work, &["ls-files"]).1.contains("nnn"));
+    let evil = format!("cd deps/absent && {}", nested(&script).replace("sub", "."));
+    look_meanwhile(&place, &[], &format!("({evil})"), &[&work]);
+    assert!(!mark.exists());
+}
+
+#[test]
+fn working_tree_whose_index_cannot_be_read_is_read_only() {
+    let place = Place::new();
+    let work = superproject(&place, "a/lib");
+    fs::write(work.join(".git/index"), "DIRCxxxx").unwrap();
+    let ran = exec(&place, "touch x deps/absent/x; git init -q deps/absent; true").expect_code(0);
+    assert!(!work.join("x").exists() && !work.join("deps/absent/.git").exists());
+    assert!(ran.stderr.contains("is read-only, for its submodules are not known"), "{}", ran.stderr);
+    assert!(git(&work, &["read-tree", "HEAD"]).0);
+    exec(&place, "touch x").expect_code(0);
+    assert!(work.join("x").exists());
+}
+
+#[test]
+fn submodule_that_cannot_be_named_is_protected_and_not_imported() {
+    let place = Place::new();
+    let work = superproject(&place, "a/lib");
+    let (script, mark) = trap(&place);
+    let id = commit_of(&work, "main");
+    let add = format!("printf '160000 {id} 0\\tsub\\377\\0' | git update-index -z --add --index-info");
+    let before = commit_of(&work, "main");
+    exec(&place, &format!("{add}; {GIT} commit -qm sub")).expect_code(0);
+    assert_eq!(commit_of(&work, "main"), before);
+    // As in a repository that came so.
+    shell(&work, &format!("{add}; git -c user.name=a -c user.email=a@b commit -qm sub"));
+    let evil = format!("d=$(printf 'sub\\377'); mkdir -p $d; {}", nested(&script).replace("sub", "$d"));
+    look_meanwhile(&place, &[], &format!("({evil})"), &[&work]);
+    assert!(!mark.exists());
+    // Nor does a repository in such a directory keep later runs from starting.
+    exec(&place, "d=$(printf 'nest\\377'); git init -q $d; echo 1 > $d/file").expect_code(0);
+    exec(&place, "cd nest* && git status").expect_code(0);
+}
+
+fn shell(at: &Path, script: &str) {
+    let done = Command::new("sh").args(["-c", script]).current_dir(at).status().unwrap();
+    assert!(done.success(), "{script}");
 }

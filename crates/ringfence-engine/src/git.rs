@@ -34,8 +34,14 @@ pub struct ImportedRefs {
     pub notices: Vec<String>,
 }
 
-/// Imports what a run committed, and removes its private git directories if all of it was imported.
-pub fn import(runs: &Runs, run: &RunId, programs: &HostPrograms, workspace: &Path) -> ImportedRefs {
+/// Imports what a run committed, and removes its private git directories if all of it was imported. `memory_limit` is that of the
+/// run, in bytes.
+pub fn import(
+    runs: &Runs,
+    run: &RunId,
+    (programs, workspace): (&HostPrograms, &Path),
+    memory_limit: Option<u64>,
+) -> ImportedRefs {
     let mut all = ImportedRefs::default();
     let place = runs.git(run);
     let Ok(directory) = Directory::open(&place) else { return all };
@@ -47,7 +53,7 @@ pub fn import(runs: &Runs, run: &RunId, programs: &HostPrograms, workspace: &Pat
     let deadline = Instant::now() + IMPORT_TIMEOUT;
     let mut failed = false;
     for one in places(&place, &directory) {
-        let import = Import { place: &one, run: run.as_str(), find_git: &find, deadline };
+        let import = Import { place: &one, run: run.as_str(), find_git: &find, deadline, memory_limit };
         match git::import(import) {
             Ok(imported) => all.add(imported, &one, workspace),
             Err(error) => {
@@ -176,7 +182,7 @@ pub(crate) fn import_lost(
             continue;
         }
         let _ = std::fs::File::create(&mark);
-        let imported = import(runs, &run, programs, workspace);
+        let imported = import(runs, &run, (programs, workspace), None);
         if !imported.refs.is_empty() {
             let names: Vec<&str> = imported.refs.iter().map(|git_ref| git_ref.name.as_str()).collect();
             notices

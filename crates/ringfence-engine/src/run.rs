@@ -321,7 +321,9 @@ pub fn run(
     let (executed_later, unsearched) = trees.search(runs, &run);
     let mut imported = ImportedRefs::default();
     if plan.request.git.is_some() && !job.layer {
-        imported = git::import(runs, &run, &job.outside.programs, job.workspace.host().as_path());
+        let place = (&job.outside.programs, job.workspace.host().as_path());
+        let memory = plan.request.policy.limits.memory.map(|size| size.bytes());
+        imported = git::import(runs, &run, place, memory);
     }
     let kept = imported.kept_notices();
     let (executed_later, left_out) = executed::merge(executed_later, imported.executed);

@@ -110,8 +110,10 @@ pub enum Step {
     /// A file or directory of the host.
     Bind {
         /// What.
+        #[serde(with = "path_bytes")]
         source: PathBuf,
         /// Where.
+        #[serde(with = "path_bytes")]
         target: PathBuf,
         /// What may be done with it.
         access: Access,
@@ -193,6 +195,7 @@ pub struct Covered {
     /// Device and inode.
     pub id: DirectoryId,
     /// Its path on the host, where the target is seen through an overlay and has another identity.
+    #[serde(with = "path_bytes::optional")]
     pub below: Option<PathBuf>,
 }
 
@@ -214,6 +217,7 @@ pub enum Access {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The path, in the new root.
+    #[serde(with = "path_bytes")]
     pub path: PathBuf,
     /// How far.
     pub access: Access,
@@ -223,6 +227,7 @@ pub struct Grant {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placeholder {
     /// Where, on the host.
+    #[serde(with = "path_bytes")]
     pub path: PathBuf,
     /// What it holds; a directory holds nothing.
     pub kind: StandIn,

@@ -102,7 +102,13 @@ impl Place {
     fn try_import(&self) -> Result<Imported, GitError> {
         let git = find_git(&HostPrograms::none(), Path::new("/nonexistent"));
         let deadline = Instant::now() + Duration::from_secs(120);
-        import(Import { place: &self.place(), run: "test", find_git: &|| git.clone(), deadline })
+        import(Import {
+            place: &self.place(),
+            run: "test",
+            find_git: &|| git.clone(),
+            deadline,
+            memory_limit: None,
+        })
     }
 
     fn import(&self) -> Imported {
@@ -131,10 +137,23 @@ fn a_run_that_changes_nothing_imports_nothing_without_git() {
     let place = Place::new();
     place.begin();
     let deadline = Instant::now();
-    let done = import(Import { place: &place.place(), run: "test", find_git: &|| None, deadline }).unwrap();
+    let done = import(Import {
+        place: &place.place(),
+        run: "test",
+        find_git: &|| None,
+        deadline,
+        memory_limit: None,
+    })
+    .unwrap();
     assert_eq!(done, Imported::default());
     let commit = place.commit("2\n");
-    let missing = import(Import { place: &place.place(), run: "test", find_git: &|| None, deadline });
+    let missing = import(Import {
+        place: &place.place(),
+        run: "test",
+        find_git: &|| None,
+        deadline,
+        memory_limit: None,
+    });
     assert!(matches!(missing, Err(GitError::NoGit)));
     assert_ne!(place.host(&["rev-parse", "main"]), commit);
 }
@@ -503,8 +522,13 @@ fn linking_objects_ends_with_the_time_of_the_import() {
     place.begin();
     place.commit("2\n");
     let git = find_git(&HostPrograms::none(), Path::new("/nonexistent"));
-    let late =
-        Import { place: &place.place(), run: "test", find_git: &|| git.clone(), deadline: Instant::now() };
+    let late = Import {
+        place: &place.place(),
+        run: "test",
+        find_git: &|| git.clone(),
+        deadline: Instant::now(),
+        memory_limit: None,
+    };
     assert!(matches!(import(late), Err(GitError::ObjectsTooSlow)));
     place.import();
 }
@@ -558,7 +582,8 @@ fn hooks_that_a_configuration_names_are_not_executed() {
     let program = git_with_configured_hooks(&place);
     let deadline = Instant::now() + Duration::from_secs(120);
     let find = || Some(program.clone());
-    let imported = import(Import { place: &place.place(), run: "test", find_git: &find, deadline });
+    let imported =
+        import(Import { place: &place.place(), run: "test", find_git: &find, deadline, memory_limit: None });
     assert!(!mark.exists());
     // It is a script, whose interpreter is not started either: what the run did is kept.
     assert!(matches!(imported, Err(GitError::Git { .. })), "{imported:?}");

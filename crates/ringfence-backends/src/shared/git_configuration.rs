@@ -269,7 +269,8 @@ impl<'a> Follower<'a> {
         self.commands(&configuration.commands, tree);
     }
 
-    /// Protects the files that words of configured hooks lead to, and notes those of other commands.
+    /// Protects the files that words of commands lead to, and notes those that do not exist. Those of aliases, which only the user
+    /// starts, are held in their directories and noted: their words may be any files.
     fn commands(&mut self, commands: &[ConfiguredCommand], tree: &Path) {
         for command in commands {
             let paths = command.paths().into_iter().map(|path| tree.join(path));
@@ -278,14 +279,29 @@ impl<'a> Follower<'a> {
             let located: Vec<Located> =
                 paths.filter_map(|path| locate_within(&path, self.reach()).ok().flatten()).collect();
             for located in located {
-                let is_below =
-                    self.roots().iter().any(|root| located.end.starts_with(root) && located.end != *root);
-                if command.kind == CommandKind::Hook && is_below && is_file(&located.end) {
-                    self.located(&located, "");
-                } else if is_below && self.survey.user_git.programs.len() < MAX_PROGRAMS {
-                    self.survey.user_git.programs.extend(located.links.into_iter().chain([located.end]));
-                }
+                self.program(command.kind, located);
             }
+        }
+    }
+
+    fn program(&mut self, kind: CommandKind, located: Located) {
+        let is_below = |root: &&PathBuf| located.end.starts_with(root) && located.end != **root;
+        let Some(root) = self.roots().iter().find(is_below) else { return };
+        let exists = is_file(&located.end);
+        if exists && kind != CommandKind::Alias {
+            let is_known = self.survey.protected.contains(&located.end);
+            self.located(&located, "");
+            if kind == CommandKind::Other && !is_known && matches!(self.of, Of::User(_)) {
+                let path = located.end.display();
+                self.notice(format!("{path} is read-only: a command of git's configuration names it"));
+            }
+            return;
+        }
+        if let Some(above) = located.end.parent().filter(|above| exists && above != root) {
+            self.hold(above);
+        }
+        if self.survey.user_git.programs.len() < MAX_PROGRAMS {
+            self.survey.user_git.programs.extend(located.links.into_iter().chain([located.end]));
         }
     }
 

@@ -15,13 +15,13 @@ use ringfence_core::plan::Request;
 use ringfence_core::policy::GitAccess;
 use ringfence_workspace::executed::is_git_directory;
 use ringfence_workspace::git::{
-    self, Found, Kind, MODULES, Making, PRIVATE, RefsBudget, Repository, lexical,
+    self, Configuration, Found, Kind, MODULES, Making, PRIVATE, Reach, RefsBudget, Repository, lexical,
 };
 use ringfence_workspace::{Directory, EntryKind};
 
 use super::covers::Shown;
 use super::git_configuration;
-use super::survey::{Survey, add, writes};
+use super::survey::{Survey, add, short, writes};
 
 /// Where read-only parts of git directories are seen inside.
 const GUEST_PARTS: &str = "/.ringfence/git";
@@ -33,6 +33,11 @@ const MAX_CONFIGURED: usize = 256;
 const MAX_DISCOVERED: usize = 1024;
 /// Most submodules of one repository whose directories are protected.
 pub(super) const MAX_SUBMODULES: usize = 1024;
+/// Most directories that are held in their places for working trees, before whole ones are read-only for too many covers.
+const MAX_HELD: usize = 16_384;
+/// Longest path of one of them below the workspace, in parts and in bytes. Of a longer one the first part is read-only.
+const MAX_HELD_PARTS: usize = 64;
+const MAX_HELD_BYTES: usize = 1024;
 /// Most paths that a notice names, and the most characters of each.
 const MAX_NAMED: usize = 5;
 const MAX_NAME_CHARACTERS: usize = 80;
@@ -222,6 +227,10 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
                 .into(),
         );
     }
+    if access != GitAccess::Direct && writes(request) {
+        let budget = Some(git::MAX_INDEX_BYTES);
+        protect_submodules(&found, (tree, workspace), (request.layer.is_none(), budget), survey);
+    }
     let repository = match found {
         Found::Nothing if access != GitAccess::Direct && writes(request) => {
             return survey.protect(workspace, &[".git/".to_owned()]);
@@ -238,9 +247,6 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
         }
         Found::Repository(repository) => repository,
     };
-    if access != GitAccess::Direct && writes(request) {
-        protect_submodules(&repository, (tree, workspace), survey);
-    }
     let private = access == GitAccess::Private && writes(request) && request.git.is_some();
     // With a layer nothing but the layer is written.
     let write = access == GitAccess::Direct && writes(request) && request.layer.is_none();
@@ -274,36 +280,106 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
     }
 }
 
-/// Protects the directories of submodules that are not checked out: the next `git status` above would execute what the
-/// configuration of a repository there names. A `.git` that is reserved would end git inside, so the whole directory is read-only.
-/// Only the index of a working tree with a `.gitmodules` is read.
-fn protect_submodules(repository: &Repository, (tree, path): (&Directory, &Path), survey: &mut Survey) {
+/// Protects the directories of submodules: the next `git status` above would execute what the configuration of a repository there
+/// names. One that is checked out is held in its place. In one that is not, a `.git` that is reserved would end git inside, so the
+/// whole directory is read-only. Only the index of a working tree with a `.gitmodules` is read.
+fn protect_submodules(
+    found: &Found,
+    (tree, path): (&Directory, &Path),
+    (holds_trees, index_budget): (bool, Option<u64>),
+    survey: &mut Survey,
+) {
     let lists_submodules =
         |data: ringfence_workspace::Metadata| data.kind() == EntryKind::File && data.length() > 0;
-    if !tree.metadata(Path::new(".gitmodules")).is_ok_and(lists_submodules) {
+    if *found == Found::Nothing || !tree.metadata(Path::new(".gitmodules")).is_ok_and(lists_submodules) {
         return;
     }
-    let open = |path: &Path| Directory::open(path).ok();
-    let (own, common) = (open(&repository.own()), open(&repository.common));
-    let budget = &mut survey.index_budget;
-    let paths = own.zip(common).and_then(|(own, common)| git::submodule_paths(&own, &common, budget));
-    let Some(paths) = paths else {
-        let notice = format!("submodules of {} are not known: its index cannot be read", path.display());
-        return survey.notices.push(notice);
+    let mut own_budget = index_budget;
+    let Some(paths) = submodules(found, path, own_budget.as_mut().unwrap_or(&mut survey.index_budget)) else {
+        return hold_unknown(path, "its index cannot be read (`git read-tree HEAD` makes a new one)", survey);
     };
-    let missing = paths.iter().map(|submodule| Path::new(OsStr::from_bytes(submodule))).filter(|submodule| {
+    let is_missing = |submodule: &PathBuf| {
         let git = tree.metadata(&submodule.join(".git"));
         git.is_err_and(|error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
-    });
-    let missing: Vec<String> =
-        missing.filter_map(|submodule| Some(format!("{}/", submodule.to_str()?))).collect();
-    let most = missing.len().min(survey.submodules_left);
-    survey.submodules_left -= most;
-    if missing.len() > most {
-        let (more, path) = (missing.len() - most, path.display());
-        survey.notices.push(format!("a run can make repositories in {more} more submodules of {path}"));
+    };
+    let (missing, present): (Vec<PathBuf>, Vec<PathBuf>) = paths.into_iter().partition(is_missing);
+    if missing.len() > survey.submodules_left {
+        return hold_unknown(path, "too many of them are not checked out", survey);
     }
-    survey.protect(path, &missing[..most]);
+    survey.submodules_left -= missing.len();
+    for submodule in &missing {
+        let is_long = submodule.as_os_str().len() > MAX_HELD_BYTES;
+        let held = submodule.iter().next().filter(|_| is_long).unwrap_or(submodule.as_os_str());
+        let mut directory = held.to_owned();
+        directory.push("/");
+        survey.protect(path, &[directory]);
+    }
+    if holds_trees {
+        // The scan may not see their `.git` any more.
+        hold_in_place(&[&present], path, survey);
+    }
+}
+
+/// The submodules that the index of a working tree has, if it can be read. A pointer that leads nowhere is no repository to git.
+fn submodules(found: &Found, path: &Path, budget: &mut u64) -> Option<Vec<PathBuf>> {
+    let (own, common) = git_directories(found, path);
+    let (own, common) = (fs::canonicalize(own), fs::canonicalize(common));
+    let is_missing = |found: &io::Result<PathBuf>| {
+        found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    if is_missing(&own) || is_missing(&common) {
+        return Some(Vec::new());
+    }
+    let (own, common) = (Directory::open(&own.ok()?).ok()?, Directory::open(&common.ok()?).ok()?);
+    let paths = git::submodule_paths(&own, &common, budget)?;
+    Some(paths.iter().map(|submodule| Path::new(OsStr::from_bytes(submodule)).to_owned()).collect())
+}
+
+/// The git directory of a working tree, and the one that has its configuration, as git takes them.
+fn git_directories(found: &Found, tree: &Path) -> (PathBuf, PathBuf) {
+    if let Found::Repository(repository) = found {
+        return (repository.own(), repository.common.clone());
+    }
+    let everywhere = Reach { home: Path::new(""), within: None };
+    let files = Configuration::files_of(tree, everywhere);
+    let mut directories = files.iter().filter_map(|file| file.parent()).map(Path::to_owned);
+    let common = directories.next().unwrap_or_default();
+    (directories.next().unwrap_or_else(|| common.clone()), common)
+}
+
+/// Makes a working tree read-only as a whole, for it is not known where git would execute what a run makes in it.
+fn hold_unknown(tree: &Path, why: &str, survey: &mut Survey) {
+    let message = format!("{} is read-only, for its submodules are not known: {why}", short(tree));
+    survey.notices.push(message.clone());
+    survey.warnings.push(message);
+    survey.hold_whole(BTreeSet::from([tree.to_owned()]));
+}
+
+/// Holds working trees below a directory in their places, with the directories above them: a run could move one away, put a
+/// repository of its own there, which git of the user executes while the run goes on, and move it back.
+pub(super) fn hold_in_place(trees: &[&[PathBuf]], root: &Path, survey: &mut Survey) {
+    if trees.iter().all(|trees| trees.is_empty()) {
+        return;
+    }
+    let (mut held, mut whole) = (BTreeSet::new(), BTreeSet::new());
+    for tree in trees.iter().copied().flatten() {
+        let is_deep = tree.as_os_str().len() > MAX_HELD_BYTES || tree.components().count() > MAX_HELD_PARTS;
+        if is_deep || held.len() >= MAX_HELD {
+            whole.extend(tree.iter().next().map(|first| root.join(first)));
+            continue;
+        }
+        let above = tree.ancestors().filter(|above| !above.as_os_str().is_empty());
+        held.extend(above.map(|above| root.join(above)));
+    }
+    notice(
+        survey,
+        "read-only as a whole, for it has too many repositories or too deep ones",
+        &Vec::from_iter(whole.clone()),
+    );
+    held.extend(std::mem::take(&mut survey.anchors));
+    // The outer ones first: a mount on one hides what is mounted below it.
+    survey.anchors = held.into_iter().collect();
+    survey.hold_whole(whole);
 }
 
 /// Finds a repository. A stub of another run is none. It is a directory: a run may have marked a file that leads elsewhere.
@@ -376,7 +452,7 @@ pub(super) fn hide_with_secrets(trees: &[PathBuf], survey: &mut Survey) {
 pub(super) fn below(
     trees: &[PathBuf],
     (root, path): (&Directory, &Path),
-    (access, private): (GitAccess, bool),
+    (access, private, holds_trees): (GitAccess, bool, bool),
     survey: &mut Survey,
 ) {
     if access == GitAccess::Direct || trees.is_empty() {
@@ -398,10 +474,8 @@ pub(super) fn below(
         {
             covers.cut.push(place.clone());
         }
-        if let Found::Repository(repository) = &found
-            && is_followed
-        {
-            protect_submodules(repository, (&tree, &place), survey);
+        if is_followed {
+            protect_submodules(&found, (&tree, &place), (holds_trees, None), survey);
         }
         match found {
             Found::Repository(repository)

@@ -233,6 +233,7 @@ fn scan_once(
         ending,
         git: files.git,
         private,
+        holds_trees: request.layer.is_none(),
         writable: writes(request),
         is_workspace: true,
     };
@@ -241,7 +242,11 @@ fn scan_once(
     let others = survey.shown.iter().filter(|(path, _)| path.is_dir()).cloned();
     for (root, write) in others.collect::<Vec<_>>() {
         let tree = Directory::open(&root).map_err(|error| refused(error.to_string()))?;
-        survey.scan(&tree, &root, &Names { writable: write, is_workspace: false, ..names })?;
+        survey.scan(
+            &tree,
+            &root,
+            &Names { writable: write, is_workspace: false, holds_trees: true, ..names },
+        )?;
         trees.push((tree, root));
     }
     survey.cover_other_names(&trees, ending)?;
@@ -375,6 +380,8 @@ struct Names<'a> {
     git: GitAccess,
     /// Whether git directories are replaced by private ones.
     private: bool,
+    /// Whether working trees are held in their places. What a run moves in a layer stays there.
+    holds_trees: bool,
     /// Whether the run may write what is scanned.
     writable: bool,
     /// Whether it is the workspace. What its root has to have is protected apart from the scan.
@@ -473,8 +480,8 @@ impl Survey {
     }
 
     /// Protects paths as they are, or reserves them: one that is missing is reserved at its outermost part.
-    pub(super) fn protect(&mut self, root: &Path, names: &[String]) {
-        for name in names {
+    pub(super) fn protect<N: AsRef<OsStr>>(&mut self, root: &Path, names: &[N]) {
+        for name in names.iter().map(AsRef::as_ref) {
             let path: PathBuf = root.join(name).components().collect();
             let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != root).collect();
             way.reverse();
@@ -656,7 +663,11 @@ impl Survey {
             let settings = found.iter().filter(|path| path.ends_with(SETTINGS_DIRECTORY));
             self.hold_above(settings.chain(&states), root);
             self.protected.extend(found.into_iter().filter(|path| !known.contains(path)));
-            repositories::below(&finds.repositories, (tree, root), (names.git, names.private), self);
+            let access = (names.git, names.private, names.holds_trees);
+            repositories::below(&finds.repositories, (tree, root), access, self);
+            if names.holds_trees && names.git != GitAccess::Direct {
+                repositories::hold_in_place(&[&finds.repositories, &finds.bare], root, self);
+            }
             self.hold_as_others(root, finds.covered);
         }
         let mut with_secrets = finds.with_secrets;
@@ -774,7 +785,7 @@ impl Survey {
     }
 
     /// Holds directories read-only in the place of what is protected in them.
-    fn hold_whole(&mut self, whole: BTreeSet<PathBuf>) {
+    pub(super) fn hold_whole(&mut self, whole: BTreeSet<PathBuf>) {
         self.protected.retain(|path| !crowding::is_within(path, &whole) && !whole.contains(path));
         self.anchors.retain(|path| !crowding::is_within(path, &whole) && !whole.contains(path));
         self.missing.retain(|(path, _)| !crowding::is_within(path, &whole));
@@ -1048,10 +1059,10 @@ pub(super) fn add(paths: &mut Vec<PathBuf>, path: &Path) {
 }
 
 /// What reserves a path that is not there. An empty file is no JSON.
-fn stand_in(name: &str, last: bool) -> StandIn {
-    match name {
-        _ if !last || name.ends_with('/') => StandIn::Directory,
-        _ if name.ends_with(".json") => StandIn::File("{}\n".into()),
+fn stand_in(name: &OsStr, last: bool) -> StandIn {
+    match name.as_bytes() {
+        name if !last || name.ends_with(b"/") => StandIn::Directory,
+        name if name.ends_with(b".json") => StandIn::File("{}\n".into()),
         _ => StandIn::File(String::new()),
     }
 }

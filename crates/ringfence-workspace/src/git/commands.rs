@@ -14,6 +14,8 @@ const MAX_WORD_BYTES: usize = 1024;
 pub enum CommandKind {
     /// A hook, which git executes without being asked for it.
     Hook,
+    /// An alias, whose words may be any files of a working tree.
+    Alias,
     /// Any other.
     Other,
 }
@@ -66,7 +68,8 @@ const FAMILIES: [(&[u8], &[u8]); 18] = [
 /// Sections of which every value is a command.
 const SECTIONS: [&[u8]; 1] = [b"pager."];
 /// Sections of which a value is a command if it begins with `!`.
-const SHELLED: [&[u8]; 2] = [b"alias.", b"submodule."];
+const SHELLED: [&[u8]; 1] = [b"submodule."];
+const ALIAS: &[u8] = b"alias.";
 
 /// What kind of command a setting names, if it names one. Section and key of its name are in lower case.
 pub(super) fn kind_of(name: &[u8], value: &[u8]) -> Option<CommandKind> {
@@ -80,6 +83,9 @@ pub(super) fn kind_of(name: &[u8], value: &[u8]) -> Option<CommandKind> {
         FAMILIES.iter().any(fits)
     };
     let starts = |sections: &[&[u8]]| sections.iter().any(|section| name.starts_with(section));
+    if value.starts_with(b"!") && name.starts_with(ALIAS) {
+        return Some(CommandKind::Alias);
+    }
     let is_command = KEYS.contains(&name)
         || of_family()
         || starts(&SECTIONS)
@@ -119,6 +125,7 @@ mod tests {
     #[test]
     fn keys_that_name_commands_are_known() {
         assert_eq!(kind_of(b"hook.x.command", b"y"), Some(CommandKind::Hook));
+        assert_eq!(kind_of(b"alias.x", b"!y"), Some(CommandKind::Alias));
         for (name, value) in [
             ("filter.x.clean", "y"),
             ("diff.a.b.textconv", "y"),
@@ -126,7 +133,7 @@ mod tests {
             ("core.fsmonitor", "y"),
             ("credential.https://x.helper", "y"),
             ("pager.log", "y"),
-            ("alias.x", "!y"),
+            ("submodule.x.update", "!y"),
         ] {
             assert_eq!(kind_of(name.as_bytes(), value.as_bytes()), Some(CommandKind::Other), "{name}");
         }

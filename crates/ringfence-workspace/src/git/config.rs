@@ -3,6 +3,7 @@
 //! A run may have written the file, and git on the host acts on what *it* reads there. So this follows git's own parser
 //! byte by byte: what git takes for a value is one here, and where git gives up, reading ends.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
@@ -32,6 +33,16 @@ pub(crate) fn entries(content: &[u8], section: &str) -> Vec<(String, Option<OsSt
         Some((key.to_owned(), value.map(OsString::from_vec)))
     };
     settings(content).into_iter().filter_map(of_section).collect()
+}
+
+/// The names of remotes, as far as they are text.
+pub(crate) fn remotes(content: &[u8]) -> BTreeSet<String> {
+    let of_remote = |Setting { name, .. }: Setting| {
+        let rest = name.strip_prefix(b"remote.")?;
+        let end = rest.iter().rposition(|byte| *byte == b'.')?;
+        String::from_utf8(rest[..end].to_vec()).ok()
+    };
+    settings(content).into_iter().filter_map(of_remote).collect()
 }
 
 /// Paths that a configuration names, as they are written.

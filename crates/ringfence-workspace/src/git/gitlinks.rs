@@ -17,8 +17,10 @@ use crate::{Directory, EntryKind};
 
 /// Most bytes of differences that are read.
 const MAX_BYTES: u64 = 256 << 20;
-/// Most gitlinks that one ref may add.
+/// Most gitlinks that one ref may add, and that the index may have with those that are added.
 const MAX_GITLINKS: usize = 1024;
+/// Longest path of one that is added, in bytes.
+const MAX_PATH_BYTES: usize = 1024;
 /// The file that lists the submodules of a working tree.
 const GITMODULES: &str = ".gitmodules";
 
@@ -57,6 +59,13 @@ impl Gitlinks {
         }
     }
 
+    /// Refuses the index if it has too many of them by what is added.
+    pub(super) fn limit(&mut self, name: &str, total: usize) {
+        if total > MAX_GITLINKS && self.added.contains_key(name) {
+            self.refused.insert(name.to_owned(), "it adds too many submodules".to_owned());
+        }
+    }
+
     /// Judges what was added by what is in the working tree.
     pub(super) fn judge(&mut self, tree: &Path) {
         if self.added.is_empty() {
@@ -78,7 +87,13 @@ impl Gitlinks {
                     format!("it adds the submodule {}, and the working tree has no {GITMODULES}", shown(path))
                 }
                 (None, _) if paths.len() > MAX_GITLINKS => "it adds too many submodules".to_owned(),
-                (None, _) => continue,
+                (None, _) => match paths.iter().find(|path| !is_protectable(path)) {
+                    Some(path) => format!(
+                        "it adds the submodule {}, whose name is too long or no plain text, so that its directory cannot be protected in later runs",
+                        shown(path)
+                    ),
+                    None => continue,
+                },
             };
             self.refused.entry(name.clone()).or_insert(why);
         }
@@ -95,6 +110,12 @@ impl Gitlinks {
             .iter()
             .flat_map(|(name, paths)| paths.iter().map(move |path| (name.as_str(), path.as_path())))
     }
+}
+
+/// Whether later runs in all modes can protect a directory of this name: engines of containers take paths as text.
+fn is_protectable(path: &Path) -> bool {
+    let is_plain = |text: &str| !text.chars().any(|char| char.is_control() || matches!(char, ',' | '"'));
+    path.as_os_str().len() <= MAX_PATH_BYTES && path.to_str().is_some_and(is_plain)
 }
 
 fn shown(path: &Path) -> String {

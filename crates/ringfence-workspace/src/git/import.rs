@@ -21,11 +21,11 @@ use super::checked_out::CheckedOut;
 use super::committed::{self, Committed, Configured, Protected, Staged};
 use super::config;
 use super::gitlinks::Gitlinks;
-use super::index::is_sound_path;
+use super::index::{INDEX_BUDGET_BYTES, MAX_PATH_BYTES, is_sound_path};
 use super::indirect::{Budget, Located, Reach, configured};
 use super::linked::{self, Linked, Real};
 use super::private::{CONFIG, MAX_INDEX_BYTES, STATE_FILES, Start};
-use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES};
+use super::program::{Git, Input, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES, data_limit};
 use super::refs::{self, KEPT, RefValue, Refs, is_object_id};
 use super::repository::MAX_CONFIG_BYTES;
 use super::{GitError, PRIVATE, START, START_REFS, Stamp, lexical};
@@ -44,6 +44,12 @@ const MAX_EXCLUDED: usize = 1000;
 const NAMESPACES: [&str; 3] = ["refs/heads/", "refs/tags/", "refs/notes/"];
 pub(super) const STASH: &str = "refs/stash";
 const TAGS: &str = "refs/tags/";
+/// The name of the remote that `git clone` makes.
+const DEFAULT_REMOTE: &str = "origin";
+/// The reflog of the stash, which has a line for each entry.
+const STASH_LOG: &str = "logs/refs/stash";
+/// Most bytes of it that are read.
+const MAX_STASH_LOG_BYTES: u64 = 1 << 20;
 /// Why a new name is refused: prompts and completions of shells evaluate names of branches and tags.
 const NOT_PLAIN: &str =
     "shells could execute its name, which has other characters than letters, digits and / - _ . + # @ , =";
@@ -91,6 +97,8 @@ pub struct Import<'a> {
     pub find_git: &'a dyn Fn() -> Option<PathBuf>,
     /// When to give up.
     pub deadline: Instant,
+    /// The memory limit of the run, in bytes, if it has one.
+    pub memory_limit: Option<u64>,
 }
 
 /// What was taken over.
@@ -166,6 +174,7 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
         deadline: import.deadline,
         max_output_bytes: MAX_OUTPUT_BYTES,
         max_memory_bytes: MAX_MEMORY_BYTES,
+        max_data_bytes: data_limit(import.memory_limit),
     };
     let real_git = Git { index: Some(own_path.join("index")), ..git(linked.directory.clone(), user) };
     let importer = Importer {
@@ -178,6 +187,7 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
         own: &own_directory,
         common: &real,
         loose,
+        remotes: config::remotes(&real.read(Path::new(CONFIG), MAX_CONFIG_BYTES).unwrap_or_default()),
     };
     quarantine.index_packs(&importer.clean)?;
     importer.import()
@@ -226,6 +236,7 @@ pub fn forget(
         deadline: Instant::now() + FORGET_TIMEOUT,
         max_output_bytes: MAX_OUTPUT_BYTES,
         max_memory_bytes: MAX_MEMORY_BYTES,
+        max_data_bytes: data_limit(None),
     };
     git.run(&["update-ref", "--stdin"], Input::Text(lines.into_bytes())).map(drop)
 }
@@ -396,6 +407,13 @@ impl Seen {
             self.notices.push("the stash that the run dropped is still there".into());
         }
         self.refs = changes(&self.before, &after);
+        if self.refs.iter().any(|change| change.name == STASH) {
+            let log = private.read_text(Path::new(STASH_LOG), MAX_STASH_LOG_BYTES).unwrap_or_default();
+            let older = new_stashes(&log, self.before.get(STASH)).saturating_sub(1);
+            self.notices.extend((older > 0).then(|| {
+                format!("only the last stash of the run is taken over, {older} before it went with the run")
+            }));
+        }
         // A run that lost the file of all refs did not mean to delete them.
         let whole = private.file(Path::new("packed-refs")).is_ok();
         let (stay, deleted): (Vec<RefChange>, Vec<RefChange>) = std::mem::take(&mut self.refs)
@@ -454,6 +472,15 @@ fn left_behind(private: &Directory, start: &Start, config: Option<Stamp>) -> Vec
         notices.push("git directories of submodules that the run made were not taken over".to_owned());
     }
     notices
+}
+
+/// How many entries of the stash are later than the one that it had before, by its reflog.
+fn new_stashes(log: &str, before: Option<&RefValue>) -> usize {
+    let is_new = |line: &&str| match before {
+        Some(RefValue::Object(id)) => line.split(' ').nth(1) != Some(id),
+        _ => true,
+    };
+    log.lines().rev().take_while(is_new).count()
 }
 
 /// A run can change many refs, each of which may be worth a notice.
@@ -696,6 +723,7 @@ impl IndexEntry {
         let mode = self.description.split(' ').next().unwrap_or_default();
         matches!(mode, "100644" | "100755" | "120000" | "160000")
             && is_object_id(self.id())
+            && self.path.len() <= MAX_PATH_BYTES
             && is_sound_path(&self.path)
     }
 }
@@ -715,6 +743,8 @@ struct Importer<'a> {
     common: &'a Directory,
     /// Number of loose refs and directories of refs that it has.
     loose: usize,
+    /// Names of its remotes.
+    remotes: BTreeSet<String>,
 }
 
 impl Importer<'_> {
@@ -826,6 +856,7 @@ impl Importer<'_> {
                 committed::INDEX,
                 after.map(|one| PathBuf::from(OsStr::from_bytes(&one.path))).collect(),
             );
+            found.limit(committed::INDEX, index.after.iter().filter(|one| one.is_gitlink()).count());
         }
         found.judge(&self.tree());
         found
@@ -1001,8 +1032,13 @@ impl Importer<'_> {
                 || self.start.symbolic.iter().any(|(known, _)| known == other)
                 || is_file(other)
         };
-        let other = refs::of_same_short_name(name).into_iter().find(exists)?;
-        Some(format!("its short name is that of {other} too"))
+        if let Some(other) = refs::of_same_short_name(name).into_iter().find(exists) {
+            return Some(format!("its short name is that of {other} too"));
+        }
+        // Its branches may not be fetched yet.
+        let is_of = |remote: &&str| refs::begins_with_remote(name, remote);
+        let remote = self.remotes.iter().map(String::as_str).chain([DEFAULT_REMOTE]).find(is_of)?;
+        Some(format!("git could take its short name for that of a branch of the remote {remote}"))
     }
 
     /// Whether nothing would name the old commits any more once a ref is changed. The stash has them in its reflog.
@@ -1279,7 +1315,9 @@ impl Importer<'_> {
         // What a later start would not copy would leave later runs without git.
         let bytes = fs::metadata(&fresh).map_err(|error| error.to_string())?.len();
         let before = index.real_stamp.map_or(0, |stamp| stamp.length);
-        let limit = MAX_INDEX_BYTES.min(before.saturating_add(MAX_INDEX_GROWTH_BYTES));
+        // Later starts read no more of the indexes of repositories below the workspace.
+        let most = if self.start.is_nested { INDEX_BUDGET_BYTES.max(before) } else { MAX_INDEX_BYTES };
+        let limit = most.min(before.saturating_add(MAX_INDEX_GROWTH_BYTES));
         if bytes > limit {
             return Err(GitError::IndexTooLarge { bytes, limit }.to_string());
         }

@@ -10,12 +10,12 @@ use crate::{Directory, EntryKind};
 pub const INDEX_BUDGET_BYTES: u64 = 64 << 20;
 /// Most bytes that the paths of all entries take, whole: version 4 writes only how each differs from the one before.
 const MAX_PATHS_BYTES: usize = 128 << 20;
-/// Most parts of a split index.
-const MAX_SHARED: usize = 8;
+/// Most parts of a split index, of which git removes those that it no longer needs after two weeks.
+const MAX_SHARED: usize = 64;
 /// Most names of a git directory that are searched for them.
 const MAX_LISTED: usize = 10_000;
-/// Longest path of an entry that is kept.
-const MAX_PATH_BYTES: usize = 4096;
+/// Longest path of an entry that is kept, and that is imported.
+pub(super) const MAX_PATH_BYTES: usize = 4096;
 /// The mode of a gitlink: the commit of a submodule.
 pub(super) const GITLINK: u32 = 0o160_000;
 /// Bytes of an entry before the id of its object, and where its mode is.
@@ -57,67 +57,92 @@ fn is_git_name(name: &[u8]) -> bool {
 }
 
 /// The entries of the index of a git directory and of its parts. `common` has its configuration. `None` is an index that cannot be
-/// understood or is too long.
+/// understood or is too long, or that has an entry whose path is longer than git can check out.
 /// What is read is taken from the budget.
 pub fn indexed_paths(own: &Directory, common: &Directory, budget: &mut u64) -> Option<Vec<IndexedPath>> {
+    let entries = entries(own, common, budget, |_| true)?;
+    entries.iter().all(|entry| entry.path.len() <= MAX_PATH_BYTES).then_some(entries)
+}
+
+/// The entries whose mode is wanted, with the first [`MAX_PATH_BYTES`] bytes of their paths and one more.
+fn entries(
+    own: &Directory,
+    common: &Directory,
+    budget: &mut u64,
+    is_wanted: fn(u32) -> bool,
+) -> Option<Vec<IndexedPath>> {
     let config = common.read(Path::new("config"), MAX_CONFIG_BYTES).unwrap_or_default();
     let sha256 =
         config::values(&config, "extensions", "objectformat").iter().any(|format| format == "sha256");
-    let mut entries = Vec::new();
+    let mut found = Vec::new();
     let mut left = MAX_PATHS_BYTES;
     match own.read(Path::new("index"), *budget) {
         Ok(content) => {
             *budget = budget.saturating_sub(content.len() as u64);
-            parse(&content, sha256, (&mut entries, &mut left))?;
+            parse(&content, sha256, is_wanted, (&mut found, &mut left))?;
         }
-        Err(error) if error.is_missing() => return Some(entries),
+        Err(error) if error.is_missing() => return Some(found),
         Err(_) => return None,
     }
     let listed = own.entries(MAX_LISTED).ok()?.into_iter().filter(|entry| entry.kind == EntryKind::File);
     let shared =
         listed.filter(|entry| entry.name.to_str().is_some_and(|name| name.starts_with("sharedindex.")));
-    for part in shared.take(MAX_SHARED) {
+    let shared: Vec<_> = shared.take(MAX_SHARED + 1).collect();
+    if shared.len() > MAX_SHARED {
+        return None;
+    }
+    for part in shared {
         let content = own.read(Path::new(&part.name), *budget).ok()?;
         *budget = budget.saturating_sub(content.len() as u64);
-        parse(&content, sha256, (&mut entries, &mut left))?;
+        parse(&content, sha256, is_wanted, (&mut found, &mut left))?;
     }
-    Some(entries)
+    Some(found)
 }
 
-/// Parses the entries of versions 2 to 4.
-fn parse(content: &[u8], sha256: bool, (entries, left): (&mut Vec<IndexedPath>, &mut usize)) -> Option<()> {
+/// Parses the entries of versions 2 to 4. Of a path no more is kept than can be wanted.
+fn parse(
+    content: &[u8],
+    sha256: bool,
+    is_wanted: fn(u32) -> bool,
+    (entries, left): (&mut Vec<IndexedPath>, &mut usize),
+) -> Option<()> {
     let word = |at: usize| Some(u32::from_be_bytes(content.get(at..at + 4)?.try_into().ok()?));
     let version = word(4)?;
     if !content.starts_with(b"DIRC") || !(2..=4).contains(&version) {
         return None;
     }
     let id_bytes = if sha256 { 32 } else { 20 };
-    let (mut at, mut previous) = (12, Vec::new());
+    // The path of the last entry, as far as it is kept, and how long it is.
+    let (mut path, mut whole_length) = (Vec::new(), 0usize);
+    let mut at = 12;
     for _ in 0..word(8)? {
         let flags_at = at + STAT_BYTES + id_bytes;
         let flags = u16::from_be_bytes(content.get(flags_at..flags_at + 2)?.try_into().ok()?);
         let mut name_at = flags_at + if flags & EXTENDED == 0 { 2 } else { 4 };
-        let mut path = Vec::new();
+        let mut shared = 0;
         if version == 4 {
             let (dropped, length) = variable_width(content.get(name_at..)?)?;
-            path.extend_from_slice(previous.get(..previous.len().checked_sub(dropped)?)?);
+            shared = whole_length.checked_sub(dropped)?;
             name_at += length;
         }
         let rest = content.get(name_at..)?;
-        let length = rest.iter().take(MAX_PATH_BYTES + 1).position(|byte| *byte == 0)?;
-        path.extend_from_slice(&rest[..length]);
-        if path.len() > MAX_PATH_BYTES {
-            return None;
-        }
-        *left = left.checked_sub(size_of::<IndexedPath>() + path.len())?;
+        let length = rest.iter().position(|byte| *byte == 0)?;
+        path.truncate(shared);
+        let room = (MAX_PATH_BYTES + 1).saturating_sub(shared);
+        path.extend_from_slice(&rest[..length.min(room)]);
+        whole_length = shared + length;
         let end = name_at + length;
         let next = match version {
             4 => end + 1,
             // Entries are padded to eight bytes, with one zero at least.
             _ => at + ((end - at) / 8 + 1) * 8,
         };
-        entries.push(IndexedPath { mode: word(at + MODE_OFFSET)?, path: path.clone() });
-        (at, previous) = (next, path);
+        let mode = word(at + MODE_OFFSET)?;
+        if is_wanted(mode) {
+            *left = left.checked_sub(size_of::<IndexedPath>() + path.len())?;
+            entries.push(IndexedPath { mode, path: path.clone() });
+        }
+        at = next;
     }
     Some(())
 }
@@ -137,10 +162,12 @@ fn variable_width(bytes: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
-/// Directories of submodules that the index of a working tree names, from the working tree. What is read is taken from the budget.
+/// Directories of submodules that the index of a working tree names, from the working tree, whatever other entries it has. `None` is
+/// an index of which they are not known. What is read is taken from the budget.
 pub fn submodule_paths(own: &Directory, common: &Directory, budget: &mut u64) -> Option<Vec<Vec<u8>>> {
-    let entries = indexed_paths(own, common, budget)?.into_iter();
-    Some(entries.filter(|entry| entry.mode == GITLINK && entry.is_sound()).map(|entry| entry.path).collect())
+    let entries = entries(own, common, budget, |mode| mode == GITLINK)?.into_iter();
+    let entries = entries.filter(|entry| entry.path.len() <= MAX_PATH_BYTES && entry.is_sound());
+    Some(entries.map(|entry| entry.path).collect())
 }
 
 #[cfg(test)]

@@ -21,8 +21,31 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most bytes of address space, unless the caller says less.
 pub(crate) const MAX_MEMORY_BYTES: u64 = 8 << 30;
+/// The least memory that git gets for an import, and what each of its threads may take for its stack.
+const MIN_DATA_BYTES: u64 = 256 << 20;
+const THREAD_BYTES: u64 = 16 << 20;
 /// Most seconds of processor time.
 const MAX_CPU_SECONDS: u64 = 300;
+
+/// Most bytes that git may allocate for what a run of this memory limit made, at most half of the machine's memory.
+pub(crate) fn data_limit(of_run: Option<u64>) -> u64 {
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let most = of_run.unwrap_or(u64::MAX).max(MIN_DATA_BYTES).min(machine_bytes() / 2);
+    most.saturating_add(threads * THREAD_BYTES)
+}
+
+#[cfg(target_os = "linux")]
+fn machine_bytes() -> u64 {
+    let machine = rustix::system::sysinfo();
+    #[allow(clippy::unnecessary_cast, reason = "the field differs in width between platforms")]
+    let total = machine.totalram as u64;
+    total.saturating_mul(u64::from(machine.mem_unit))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn machine_bytes() -> u64 {
+    u64::MAX
+}
 
 /// Settings that keep git from executing anything that a repository names.
 const SAFE: [&str; 14] = [
@@ -64,6 +87,8 @@ pub(crate) struct Git<'a> {
     pub(crate) max_output_bytes: u64,
     /// Most bytes of address space.
     pub(crate) max_memory_bytes: u64,
+    /// Most bytes that it may allocate.
+    pub(crate) max_data_bytes: u64,
 }
 
 /// What git reads.
@@ -140,7 +165,11 @@ impl Git<'_> {
             let most = own.map_or(most, |own| most.min(own));
             Rlimit { current: Some(most), maximum: Some(most) }
         };
-        let limits = [(Resource::As, self.max_memory_bytes), (Resource::Cpu, MAX_CPU_SECONDS)];
+        let limits = [
+            (Resource::As, self.max_memory_bytes),
+            (Resource::Data, self.max_data_bytes),
+            (Resource::Cpu, MAX_CPU_SECONDS),
+        ];
         for (resource, most) in limits {
             match prlimit(Some(pid), resource, of(resource, most)) {
                 Ok(_) => {}
@@ -262,6 +291,7 @@ mod tests {
             deadline: Instant::now() + Duration::from_secs(60),
             max_output_bytes: MAX_OUTPUT_BYTES,
             max_memory_bytes: MAX_MEMORY_BYTES,
+            max_data_bytes: MAX_MEMORY_BYTES,
         };
         git.run(&["init", "-q", "--bare"], Input::Nothing).unwrap();
         let mark = place.path().join("executed");

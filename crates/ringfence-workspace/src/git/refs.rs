@@ -173,6 +173,13 @@ pub(crate) fn is_special_name(name: &str) -> bool {
     })
 }
 
+/// Whether the short name of a branch or tag is that of a remote, or of a branch that the remote may have.
+pub(crate) fn begins_with_remote(name: &str, remote: &str) -> bool {
+    let short = [HEADS, TAGS].iter().find_map(|kind| name.strip_prefix(kind));
+    let rest = short.and_then(|short| short.strip_prefix(remote));
+    !remote.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// Whether git takes a text for the id of an object, in full or abbreviated.
 fn is_abbreviation(text: &str) -> bool {
     ID_DIGITS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -332,7 +339,8 @@ pub(crate) fn packed_text(refs: &Refs) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        RefValue, encoded, is_plain_name, is_ref_name, is_special_name, of_same_short_name, parse_value,
+        RefValue, begins_with_remote, encoded, is_plain_name, is_ref_name, is_special_name,
+        of_same_short_name, parse_value,
     };
 
     #[test]
@@ -361,6 +369,20 @@ mod tests {
         for name in ["heads/abc", "heads/feature", "tags/v1.0-gone", "heads/my/tags", "heads/fix-g123"] {
             assert!(!is_special_name(&format!("refs/{name}")), "{name}");
         }
+    }
+
+    #[test]
+    fn names_of_remotes_begin_names_of_their_branches() {
+        for (name, is_of) in [
+            ("refs/heads/origin/release", true),
+            ("refs/tags/origin", true),
+            ("refs/heads/original", false),
+            ("refs/heads/a/origin/x", false),
+            ("refs/notes/origin/x", false),
+        ] {
+            assert_eq!(begins_with_remote(name, "origin"), is_of, "{name}");
+        }
+        assert!(!begins_with_remote("refs/heads/x", ""));
     }
 
     #[test]

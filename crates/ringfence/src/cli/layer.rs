@@ -361,7 +361,7 @@ fn commits(run: &RunId, installation: &Installation) -> anyhow::Result<ImportedR
     let runs = installation.runs();
     let record = runs.record(run)?;
     let workspace = record.workspace.host().as_path();
-    Ok(git::import(&runs, run, &installation.programs(Some(workspace)), workspace))
+    Ok(git::import(&runs, run, (&installation.programs(Some(workspace)), workspace), None))
 }
 
 fn import(run: &RunId, installation: &Installation, json: bool) -> anyhow::Result<ExitCode> {
