@@ -93,11 +93,11 @@ pub fn fork(gate: impl FnOnce(Elsewhere) -> u8) -> io::Result<Started> {
 pub struct Elsewhere(Option<(CpuSet, usize)>);
 
 impl Elsewhere {
-    /// Looks whether a processor is idle that this process may use. Waiting for a busy one takes milliseconds.
+    /// Looks whether another processor has time, of those that this process may use.
     fn look() -> Self {
         let Ok(all) = sched_getaffinity(None) else { return Self(None) };
-        let idle = running_threads().is_some_and(|running| running < all.count());
-        Self(idle.then(|| (all, sched_getcpu())))
+        let has_room = Load::read().is_some_and(|load| load.has_room(all.count()));
+        Self(has_room.then(|| (all, sched_getcpu())))
     }
 
     /// Takes a process away from the host's processor, if there is another.
@@ -122,12 +122,29 @@ impl Elsewhere {
     }
 }
 
-/// How many threads of the machine run or wait for a processor, this one included.
-fn running_threads() -> Option<u32> {
-    let mut text = [0; 64];
-    let length = std::fs::File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text)).ok()?;
-    let text = std::str::from_utf8(&text[..length]).ok()?;
-    text.split_ascii_whitespace().nth(3)?.split('/').next()?.parse().ok()
+/// How busy the machine is.
+struct Load {
+    /// Threads that ran or waited for a processor, in the mean of the last minute.
+    last_minute: f64,
+    /// Threads that run or wait for a processor now, this one included.
+    now: u32,
+}
+
+impl Load {
+    fn read() -> Option<Self> {
+        let mut text = [0; 64];
+        let length = std::fs::File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text)).ok()?;
+        let mut words = std::str::from_utf8(&text[..length]).ok()?.split_ascii_whitespace();
+        let last_minute = words.next()?.parse().ok()?;
+        let now = words.nth(2)?.split('/').next()?.parse().ok()?;
+        Some(Self { last_minute, now })
+    }
+
+    /// Whether one of several processors is idle, or will be soon: what the kernel itself has to do after the last run takes
+    /// less time than waiting for the host does.
+    fn has_room(&self, processors: u32) -> bool {
+        self.now < processors || self.last_minute < f64::from(processors)
+    }
 }
 
 /// Gives the copy its three descriptors and takes its variables.

@@ -66,8 +66,9 @@ pub(crate) fn check(
         ..Options::default()
     };
     let name = cli.facts().name;
+    let (options, workspace) = (&options, None);
     let asked =
-        Asked { installation, layers: &layers, settings: &settings, options: &options, agent: None, name };
+        Asked { installation, layers: &layers, settings: &settings, options, agent: None, name, workspace };
     let image = layers.get(&format!("sandbox.{mode}.image")).and_then(|located| located.value.as_str());
     let found = match image.map(ringfence_backends::check_image_name) {
         Some(Err(why)) => Found::new(LoginClass::InvalidImageName, why).with_remedy(format!(

@@ -1,9 +1,11 @@
 //! What every run sees of this machine: the parts of its system, and where the program is.
 #![expect(clippy::disallowed_methods, reason = "parts of the system, which no run writes")]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ringfence_core::backend::LaunchError;
@@ -11,6 +13,7 @@ use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::plan::Request;
 use ringfence_workspace::RunTrees;
 use ringfence_workspace::git::{Located, locate as follow};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, statat};
 
 use super::sockets;
 use crate::Surroundings;
@@ -21,6 +24,9 @@ use crate::shared::survey::real;
 /// The parts of a system that programs need to run.
 const PARTS: [&str; 11] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"];
+
+/// Bytes of names that are read with one call.
+const LISTING_BYTES: usize = 8 << 10;
 
 /// What even the read-only system must not show.
 const SECRETS: [&str; 15] = [
@@ -210,23 +216,39 @@ pub(super) fn system() -> System {
     System { parts: PARTS.iter().filter_map(|path| part(path)).collect(), secrets, fleeting }
 }
 
-/// Adds what only root and its groups can read below a directory of the system.
+/// Adds what only root and its groups can read below a directory of the system. There are many files, and each costs a call:
+/// paths are made for those alone that are hidden or looked into.
 fn hide_from_root(directory: &Path, levels: usize, left: &mut usize, secrets: &mut Vec<(PathBuf, bool)>) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.flatten() {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(opened) = openat(CWD, directory, flags, Mode::empty()) else { return };
+    let mut space = [MaybeUninit::uninit(); LISTING_BYTES];
+    let mut listing = RawDir::new(&opened, &mut space);
+    while let Some(Ok(entry)) = listing.next() {
+        let name = entry.file_name();
+        if entry.file_type() == FileType::Symlink || matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
         *left = left.saturating_sub(1);
-        let Ok(data) = entry.metadata() else { continue };
-        let path = entry.path();
         if *left == 0 {
             return;
         }
-        if data.is_symlink() || secrets.iter().any(|(secret, _)| path.starts_with(secret)) {
+        let Ok(data) = statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let is_directory = match FileType::from_raw_mode(data.st_mode) {
+            FileType::Symlink => continue,
+            kind => kind == FileType::Directory,
+        };
+        let needed = if is_directory { 0o005 } else { 0o004 };
+        let is_hidden = data.st_mode & needed != needed;
+        if !is_hidden && !(is_directory && levels > 1) {
             continue;
         }
-        let needed = if data.is_dir() { 0o005 } else { 0o004 };
-        if data.mode() & needed != needed {
-            secrets.push((path, data.is_dir()));
-        } else if data.is_dir() && levels > 1 {
+        let path = directory.join(OsStr::from_bytes(name.to_bytes()));
+        if secrets.iter().any(|(secret, _)| path.starts_with(secret)) {
+            continue;
+        }
+        if is_hidden {
+            secrets.push((path, is_directory));
+        } else {
             hide_from_root(&path, levels - 1, left, secrets);
         }
     }

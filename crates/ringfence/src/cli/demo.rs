@@ -62,6 +62,7 @@ pub(crate) fn demo(args: &Args, installation: &Installation) -> anyhow::Result<E
         options: &options,
         agent: None,
         name: "demo",
+        workspace: None,
     };
     let own_program = installation.program.display().to_string();
     let work = Work::Agent {

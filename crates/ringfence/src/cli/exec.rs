@@ -33,7 +33,8 @@ pub(super) fn perform(
     let workspace = Workspace::of(installation, options, None)?;
     let layers = installation.layers_for(workspace.path.as_path())?;
     let settings = layers.resolve()?;
+    let (agent, workspace) = (None, Some(workspace));
     let asked =
-        Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "exec" };
+        Asked { installation, layers: &layers, settings: &settings, options, agent, name: "exec", workspace };
     asked.perform(Work::Program(command), &Face::Through)
 }

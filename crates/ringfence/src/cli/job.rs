@@ -59,6 +59,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) agent: Option<&'a AgentSettings>,
     /// Its name, or the agent CLI's.
     pub(crate) name: &'a str,
+    /// The directory to work in, if it is known already.
+    pub(crate) workspace: Option<Workspace>,
 }
 
 /// What is said of every run in a mode without a boundary.
@@ -422,7 +424,10 @@ impl Asked<'_> {
 
     /// The directory to work in.
     pub(crate) fn workspace(&self) -> anyhow::Result<Workspace> {
-        Workspace::of(self.installation, self.options, self.agent)
+        match &self.workspace {
+            Some(known) => Ok(known.clone()),
+            None => Workspace::of(self.installation, self.options, self.agent),
+        }
     }
 
     fn mapping(&self, mode: Mode, host: HostPath) -> PathMapping {

@@ -169,7 +169,9 @@ struct InForce {
 fn in_force(options: &Options, installation: &Installation) -> anyhow::Result<InForce> {
     let layers = installation.layers()?;
     let settings = layers.resolve()?;
-    let asked = Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "" };
+    let (agent, workspace) = (None, None);
+    let asked =
+        Asked { installation, layers: &layers, settings: &settings, options, agent, name: "", workspace };
     let mode = asked.mode();
     let (policy, name) = asked.policy(mode)?;
     Ok(InForce { policy, name, mode, settings })

@@ -69,6 +69,7 @@ pub(crate) fn probe(args: &Args, installation: &Installation) -> anyhow::Result<
         options: &options,
         agent: None,
         name: "probe",
+        workspace: None,
     };
     let mode = asked.mode();
     let seen_workspace = asked.guest_workspace(mode)?;

@@ -130,6 +130,7 @@ impl<'a> Wish<'a> {
             options: self.options,
             agent: chosen.settings,
             name: &chosen.name,
+            workspace: None,
         };
         let own_program = installation.program.display().to_string();
         let work = Work::Agent {

@@ -34,8 +34,16 @@ pub(crate) fn shell(args: &Args, installation: &Installation) -> anyhow::Result<
     let workspace = Workspace::of(installation, options, None)?;
     let layers = installation.layers_for(workspace.path.as_path())?;
     let settings = layers.resolve()?;
-    let asked =
-        Asked { installation, layers: &layers, settings: &settings, options, agent: None, name: "shell" };
+    let (agent, workspace) = (None, Some(workspace));
+    let asked = Asked {
+        installation,
+        layers: &layers,
+        settings: &settings,
+        options,
+        agent,
+        name: "shell",
+        workspace,
+    };
     let mode = asked.mode();
     let (_, policy) = asked.policy(mode)?;
     terminal::about(format!(
