@@ -153,16 +153,20 @@ fn reading_into(
     admitted: Option<Arc<Admitted>>,
 ) -> Reading {
     let reading = Reading::new(api, Arc::clone(meter), is_stream(headers), admitted);
-    if is_not_started(status) { reading.of_request_not_started() } else { reading }
+    let is_free = is_not_started(status) || (claims_not_started(status) && meter.forgives_refusal());
+    if is_free { reading.of_request_not_started() } else { reading }
 }
 
 /// Whether a status says that the server has not begun to work. All others do not: a timeout of something in between, say, is no word of
 /// the model's server.
 fn is_not_started(status: StatusCode) -> bool {
-    matches!(
-        status.as_u16(),
-        301..=303 | 307 | 308 | 400..=405 | 409 | 413 | 415 | 422 | 429 | 503 | 529
-    )
+    matches!(status.as_u16(), 301..=303 | 307 | 308 | 401..=405 | 409 | 413 | 415 | 429 | 529)
+}
+
+/// Whether a status says so usually. Some gateways answer with it when the server has ended the connection, and some servers when what the
+/// model wrote is of no use.
+fn claims_not_started(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 400 | 422 | 503)
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {
@@ -192,7 +196,7 @@ mod tests {
     use ringfence_workspace::HostPrograms;
 
     use super::{Passing, reading_into};
-    use crate::meter::{Api, Budget, Demand, Meter, Prices};
+    use crate::meter::{Api, Budget, Demand, MAX_UNPROVEN_REFUSALS, Meter, Prices};
     use crate::note::Note;
     use crate::providers::{Sources, find};
     use crate::request::{Prepared, Target, Watch};
@@ -287,7 +291,7 @@ mod tests {
         session.secrets.of_credential(0).unwrap().add(&new);
         assert_eq!(before.pass(Bytes::from_static(b"sk-real ")), "******* ");
         let mut after = begin(true, &[]).ok().unwrap();
-        assert_eq!(after.pass(Bytes::from_static(b"a sk-real.")), "a *******.");
+        assert_eq!(after.pass(Bytes::from_static(b"a sk-real ")), "a ******* ");
         let mut elsewhere = begin(false, &[]).ok().unwrap();
         assert_eq!(elsewhere.pass(Bytes::from_static(b"sk-real")), "sk-real");
         let packed = [("content-encoding", "identity"), ("content-encoding", "gzip")];
@@ -324,6 +328,18 @@ mod tests {
         for status in [301, 307, 400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503, 529] {
             assert_eq!(counted(status, b"error").await, 0, "{status}");
         }
+        let meter = Arc::new(Meter::new(
+            Prices::built_in().unwrap(),
+            Budget { tokens: Some(1 << 40), cost_usd: None },
+        ));
+        for status in [400, 422, 503].into_iter().cycle().take(MAX_UNPROVEN_REFUSALS + 2) {
+            let demand = Demand { model: "m".into(), input_tokens: 900, ..Demand::default() };
+            let admitted = meter.admit(demand).await;
+            let status = StatusCode::from_u16(status).unwrap();
+            let mut reading = reading_into(&meter, Api::Chat, status, &HeaderMap::new(), admitted);
+            reading.read(b"error");
+        }
+        assert_eq!(meter.total().input_tokens, 2 * 900, "a run cannot have such answers without end");
         let told = b"{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":0}}";
         assert_eq!(counted(502, told).await, 7);
     }

@@ -140,6 +140,9 @@ const MAX_HTTP2_CONNECTIONS: usize = MAX_EXCHANGES / MAX_STREAMS as usize;
 const HOST_BUFFER: usize = 64 << 10;
 const HOST_WINDOW: u32 = 512 << 10;
 const HOST_CONNECTION_WINDOW: u32 = 4 << 20;
+/// How many connections to a host wait for further requests, and how long.
+const MAX_IDLE_OF_HOST: usize = 8;
+const IDLE_LIFETIME: Duration = Duration::from_secs(30);
 /// How often to look whether somebody is.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -410,6 +413,8 @@ pub(crate) fn client(
 ) -> Client<Connector, Body> {
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_LIFETIME)
+        .pool_max_idle_per_host(MAX_IDLE_OF_HOST)
         .timer(TokioTimer::new())
         .http1_max_buf_size(HOST_BUFFER)
         .http2_initial_stream_window_size(HOST_WINDOW)

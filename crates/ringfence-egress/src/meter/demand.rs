@@ -12,7 +12,11 @@ pub(crate) const MAX_BODY_BYTES: usize = 32 << 20;
 
 /// The most that a model reads, where the request does not bound it, and writes, where it does not say: no known model does more.
 const MAX_CONTEXT_TOKENS: u64 = 2_000_000;
-const MAX_OUTPUT_TOKENS: u64 = 128_000;
+const MAX_OUTPUT_TOKENS: u64 = 272_000;
+/// The most that models write whose names begin so, unless they are those that think longest.
+const MAX_USUAL_OUTPUT_TOKENS: u64 = 128_000;
+const USUAL_MODELS: [&str; 4] = ["claude-", "gpt-4", "gpt-5", "codex-"];
+const LONG_MODEL: &str = "-pro";
 /// What a provider adds to a request: its own instructions, and those for each tool.
 const REQUEST_OVERHEAD_TOKENS: u64 = 4096;
 const TOOL_OVERHEAD_TOKENS: u64 = 1024;
@@ -109,13 +113,23 @@ struct Bound {
     unbounded: bool,
     tools: u64,
     max_output: Option<u64>,
+    /// Whether a bound stands there that some providers read as none.
+    zero_output: bool,
     thinking: u64,
     choices: u64,
 }
 
 impl Bound {
     fn new(api: Api) -> Self {
-        Self { api, unbounded: false, tools: 0, max_output: None, thinking: 0, choices: 1 }
+        Self {
+            api,
+            unbounded: false,
+            tools: 0,
+            max_output: None,
+            zero_output: false,
+            thinking: 0,
+            choices: 1,
+        }
     }
 
     fn add_field(&mut self, name: &str, value: &Value) -> Result<(), DemandError> {
@@ -127,8 +141,7 @@ impl Bound {
             Field::Content => self.add_content(value)?,
             Field::Tools => self.add_tools(value)?,
             Field::MaxOutput => match value.as_u64() {
-                // Some providers read it as no bound.
-                Some(0) => self.max_output = self.max_output.max(Some(MAX_OUTPUT_TOKENS)),
+                Some(0) => self.zero_output = true,
                 Some(tokens) => self.max_output = self.max_output.max(Some(tokens)),
                 None => return wrong,
             },
@@ -209,7 +222,9 @@ impl Bound {
         let unbounded = self.unbounded || SEARCHING_MODELS.iter().any(|part| model.contains(part));
         let overhead =
             REQUEST_OVERHEAD_TOKENS.saturating_add(self.tools.saturating_mul(TOOL_OVERHEAD_TOKENS));
-        let output = self.max_output.unwrap_or(MAX_OUTPUT_TOKENS).saturating_add(self.thinking);
+        let unsaid = self.max_output.is_none() || self.zero_output;
+        let output = self.max_output.max(unsaid.then(|| max_output_of(model))).unwrap_or_default();
+        let output = output.saturating_add(self.thinking);
         Demand {
             model: model.chars().take(super::reading::LONGEST_NAME).collect(),
             input_tokens: match unbounded {
@@ -221,6 +236,14 @@ impl Bound {
             unbounded,
         }
     }
+}
+
+/// The most that a model writes if a request does not say.
+fn max_output_of(model: &str) -> u64 {
+    let bare = model.rsplit_once('/').map_or(model, |(_, bare)| bare);
+    let usual =
+        USUAL_MODELS.iter().any(|beginning| bare.starts_with(beginning)) && !bare.contains(LONG_MODEL);
+    if usual { MAX_USUAL_OUTPUT_TOKENS } else { MAX_OUTPUT_TOKENS }
 }
 
 /// Refuses an object in which one of these names stands in another case: some providers read it as the name itself.
@@ -280,12 +303,29 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{
-        Api, Demand, DemandError, MAX_CONTEXT_TOKENS, MAX_OUTPUT_TOKENS, REQUEST_OVERHEAD_TOKENS,
-        TOOL_OVERHEAD_TOKENS, demand,
+        Api, Demand, DemandError, MAX_CONTEXT_TOKENS, MAX_OUTPUT_TOKENS, MAX_USUAL_OUTPUT_TOKENS,
+        REQUEST_OVERHEAD_TOKENS, TOOL_OVERHEAD_TOKENS, demand,
     };
 
     fn read(api: Api, request: &Value) -> Result<Demand, DemandError> {
         demand(api, request.to_string().as_bytes()).map(|(demand, _)| demand)
+    }
+
+    #[test]
+    fn request_without_a_limit_may_write_as_much_as_its_model() {
+        for (model, most) in [
+            ("gpt-5-pro", MAX_OUTPUT_TOKENS),
+            ("gpt-5-pro-2025-10-06", MAX_OUTPUT_TOKENS),
+            ("openai/gpt-5-pro", MAX_OUTPUT_TOKENS),
+            ("unheard", MAX_OUTPUT_TOKENS),
+            ("gpt-5", MAX_USUAL_OUTPUT_TOKENS),
+            ("anthropic/claude-opus-4-5", MAX_USUAL_OUTPUT_TOKENS),
+        ] {
+            let output = |request| read(Api::Responses, &request).unwrap().output_tokens;
+            assert_eq!(output(json!({"model": model})), most, "{model}");
+            assert_eq!(output(json!({"model": model, "max_output_tokens": 0})), most, "{model}");
+            assert_eq!(output(json!({"model": model, "max_output_tokens": 5})), 5, "{model}");
+        }
     }
 
     fn sent(api: Api, request: &Value) -> Option<Value> {

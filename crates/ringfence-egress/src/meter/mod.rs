@@ -16,7 +16,7 @@ mod reading;
 mod scanner;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringfence_core::event::Usage;
@@ -28,6 +28,8 @@ pub(crate) use limit::is_limit;
 pub use prices::{Prices, PricesError};
 pub(crate) use reading::{Api, Reading};
 
+/// So many answers of a run cost nothing whose status alone says that nothing was begun.
+pub(crate) const MAX_UNPROVEN_REFUSALS: usize = 16;
 /// So many models are told apart.
 const MODELS: usize = 64;
 
@@ -88,6 +90,8 @@ pub struct Meter {
     open: Mutex<Vec<Open>>,
     /// Told whenever one of them is.
     counted: Notify,
+    /// Answers that said that nothing was begun, though their status does not prove it.
+    unproven_refusals: AtomicUsize,
     alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -104,6 +108,7 @@ impl Meter {
             unpriced: OnceLock::new(),
             unpriced_answer: OnceLock::new(),
             counted: Notify::new(),
+            unproven_refusals: AtomicUsize::new(0),
             alarm: OnceLock::new(),
         }
     }
@@ -143,6 +148,12 @@ impl Meter {
     /// Whether a model's server has refused a request because of a limit, as far as the broker can tell.
     pub fn saw_limit(&self) -> bool {
         self.limited.load(Ordering::Relaxed)
+    }
+
+    /// Whether an answer may cost nothing whose status does not prove that nothing was begun. A run could provoke such answers at will, so
+    /// only some do.
+    pub(crate) fn forgives_refusal(&self) -> bool {
+        self.unproven_refusals.fetch_add(1, Ordering::Relaxed) < MAX_UNPROVEN_REFUSALS
     }
 
     /// Notes that a model's server refused because of a limit, or that the broker could not read its answer.
