@@ -97,7 +97,7 @@ pub(super) const PROTECTED: [&str; 79] = [
 
 /// What is protected where it exists. An empty file in its place would keep another one from being read, or a session from
 /// starting.
-pub const PROTECTED_IF_PRESENT: [&str; 15] = [
+pub const PROTECTED_IF_PRESENT: [&str; 32] = [
     ".emacs",
     ".emacs.el",
     ".tcshrc",
@@ -113,6 +113,23 @@ pub const PROTECTED_IF_PRESENT: [&str; 15] = [
     ".irbrc",
     ".pryrc",
     ".sqliterc",
+    ".bashrc.d/",
+    ".oh-my-zsh/",
+    ".local/share/dbus-1/",
+    ".local/share/gnome-shell/",
+    ".local/share/nvim/site/",
+    ".config/openbox/",
+    ".config/lxsession/",
+    ".vnc/",
+    ".copilot/",
+    "go/bin/",
+    ".bun/bin/",
+    ".deno/bin/",
+    ".npm-global/bin/",
+    ".volta/bin/",
+    ".pyenv/shims/",
+    ".asdf/shims/",
+    ".rbenv/shims/",
 ];
 
 /// Directories within these and within secrets whose entries programs execute too.
