@@ -298,8 +298,6 @@ fn what_a_run_says_leaves_the_daemon_as_plain_text() {
 /// run's end is seen all the same.
 #[test]
 fn a_notice_after_raw_output_is_shown_on_a_terminal_that_is_as_it_was() {
-    let place = Place::new();
-    let program = place.work().join("program");
     for (output, reset) in [
         ("ok\\n\\033[1;2r\\033[1;1H", "\u{1b}[r"),
         ("ok\\n\\033]0;title", "\u{1b}\\"),
@@ -307,7 +305,12 @@ fn a_notice_after_raw_output_is_shown_on_a_terminal_that_is_as_it_was() {
         ("ok\\n\\033[", "\u{1b}[!p"),
         ("ok\\n", ""),
     ] {
-        fs::write(&program, format!("mkdir -p sub; echo id > sub/.envrc; printf '{output}'\n")).unwrap();
+        let place = Place::new();
+        fs::write(
+            place.work().join("program"),
+            format!("mkdir -p sub; echo id > sub/.envrc; printf '{output}'\n"),
+        )
+        .unwrap();
         let exec = format!("{} exec --mode native -- sh program", crate::support::BINARY);
         let ran = place.shell(&format!("script -qec '{exec}' /dev/null")).expect_code(0);
         let (before, _) = ran.stdout.split_once("look before you use it").unwrap();
