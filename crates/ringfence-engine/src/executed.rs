@@ -251,10 +251,10 @@ impl Trees {
     /// The same at the moment at which the run begins: notes the time of each file system, and what files contain where their times
     /// do not tell that they change. What is in an overlay is the run's.
     pub(crate) fn begun(mut self, runs: &Runs) -> Self {
-        let of_run = |tree: &&mut Tree| tree.lower.is_none();
-        for tree in self.trees.iter().filter(|tree| tree.lower.is_none()) {
-            let directory = Directory::open(&tree.root).ok();
-            if directory.is_some_and(|directory| !times_tell_changes(&directory)) {
+        let opened = |tree: &Tree| Directory::open(&tree.root).ok().filter(|_| tree.lower.is_none());
+        let roots: Vec<Option<Directory>> = self.trees.iter().map(opened).collect();
+        for (tree, root) in self.trees.iter().zip(&roots) {
+            if root.as_ref().is_some_and(|root| !times_tell_changes(root)) {
                 tree.contents.begin_noting();
             }
         }
@@ -263,9 +263,9 @@ impl Trees {
             let never = BeginTime { time: (i64::MAX, 0), device: 0 };
             self.search_by(Marks::at(runs, never));
         }
-        for tree in self.trees.iter_mut().filter(of_run) {
+        for (tree, root) in self.trees.iter_mut().zip(&roots) {
             tree.contents.end_noting();
-            tree.begin = Directory::open(&tree.root).ok().and_then(|root| BeginTime::now(&root));
+            tree.begin = root.as_ref().and_then(BeginTime::now);
         }
         self
     }

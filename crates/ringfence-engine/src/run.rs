@@ -439,8 +439,9 @@ fn note_layer(
 
 /// What a run must not read, as it is before the run.
 fn unreadable(job: &Job<'_>, places: &Places, mode: Mode) -> Unreadable {
-    let Outside { home, state, .. } = &job.outside;
-    let hidden = job.policy.files.secret_paths(home).chain([state.clone()]);
+    let Outside { home, login_home, state, .. } = &job.outside;
+    let homes = [Some(home), login_home.as_ref()].into_iter().flatten();
+    let hidden = homes.flat_map(|home| job.policy.files.secret_paths(home)).chain([state.clone()]);
     // Globs that cannot be read were refused with the policy. Should one come here, nothing is attached.
     let unreadable = match job.policy.files.denied() {
         Ok(denied) => places.unreadable(denied, hidden),
