@@ -130,7 +130,7 @@ fn a_policy_among_attachments_is_refused() {
     let out = place.home().join("out");
     let script = r#"echo "{\"extends\": \"standard\"}" > p.json; echo "[send_file: p.json]""#;
     reply(&place, script, &["--attachments", out.to_str().unwrap()]);
-    let policy = out.join("p.json");
+    let policy = out.join("attachment-p.json");
     assert!(policy.exists());
     let ran = place.run(&["exec", "--policy", policy.to_str().unwrap(), "--", "true"]).expect_code(125);
     assert!(ran.stderr.contains("where runs can write"), "{ran:?}");

@@ -416,3 +416,42 @@ fn directories_of_the_home_with_programs_are_refused_as_workspaces() {
     fs::create_dir_all(home.join(".config/own")).unwrap();
     place.run(&["exec", "-C", home.join(".config/own").to_str().unwrap(), "--", "true"]).expect_code(0);
 }
+
+/// Programs that a login starts find their files in the home of the list of accounts, whatever `HOME` is.
+#[test]
+fn home_of_the_list_of_accounts_is_refused_and_its_secrets_are_hidden() {
+    let place = Place::new();
+    let (login, accounts) = (place.work().parent().unwrap().join("login"), place.home().join("accounts"));
+    fs::create_dir_all(login.join(".ssh")).unwrap();
+    fs::create_dir_all(login.join("project")).unwrap();
+    fs::write(login.join(".ssh/id_x"), "canary-key\n").unwrap();
+    let login = login.canonicalize().unwrap();
+    let list = format!("root:x:0:0::{}:/bin/sh\n", login.display());
+    fs::write(&accounts, list).unwrap();
+    // In a mount namespace of its own, which takes root.
+    let run = |args: &str| {
+        let bind = format!("mount --bind {} /etc/passwd", accounts.display());
+        place.shell(&format!("exec unshare -m sh -c '{bind} && exec {} exec {args}'", crate::support::BINARY))
+    };
+    if place.shell("unshare -m true").code() != 0 || place.shell("id -u").stdout.trim() != "0" {
+        return;
+    }
+    let at = login.display();
+    for args in [format!("-C {at} -- true"), format!("-C {at}/.. -- true"), format!("--write {at} -- true")] {
+        let ran = run(&args).expect_code(125);
+        assert!(
+            ran.stderr.contains("your home directory") && ran.stderr.contains("--home-workspace"),
+            "{ran:?}"
+        );
+    }
+    for args in [
+        format!("--home-workspace -C {at} -- cat .ssh/id_x"),
+        format!("--read {at} -- cat {at}/.ssh/id_x"),
+        format!("--home-workspace --write {at} -- cat {at}/.ssh/id_x"),
+    ] {
+        let ran = run(&args);
+        assert!(!ran.stdout.contains("canary") && ![0, 125].contains(&ran.code()), "{args}: {ran:?}");
+    }
+    // A project there is a workspace as any other.
+    run(&format!("-C {at}/project -- true")).expect_code(0);
+}

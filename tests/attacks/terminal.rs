@@ -293,3 +293,30 @@ fn what_a_run_says_leaves_the_daemon_as_plain_text() {
         }
     }
 }
+
+/// What a program that talks to the terminal itself leaves: margins, hidden text, a sequence without an end. The notice of the
+/// run's end is seen all the same.
+#[test]
+fn a_notice_after_raw_output_is_shown_on_a_terminal_that_is_as_it_was() {
+    for (output, reset) in [
+        ("ok\\n\\033[1;2r\\033[1;1H", "\u{1b}[r"),
+        ("ok\\n\\033]0;title", "\u{1b}\\"),
+        ("ok\\n\\033[8m", "\u{1b}[0m"),
+        ("ok\\n\\033[", "\u{1b}[!p"),
+        ("ok\\n", ""),
+    ] {
+        let place = Place::new();
+        fs::write(
+            place.work().join("program"),
+            format!("mkdir -p sub; echo id > sub/.envrc; printf '{output}'\n"),
+        )
+        .unwrap();
+        let exec = format!("{} exec --mode native -- sh program", crate::support::BINARY);
+        let ran = place.shell(&format!("script -qec '{exec}' /dev/null")).expect_code(0);
+        let (before, _) = ran.stdout.split_once("look before you use it").unwrap();
+        let (_, after_output) = before.split_once("ok\r\n").unwrap();
+        let own = after_output.rsplit_once('\u{18}').map_or(after_output, |(_, own)| own);
+        assert!(own.contains(reset), "{output}: {before:?}");
+        assert_eq!(before.contains('\u{18}'), !["", "\u{1b}[0m"].contains(&reset), "{output}: {before:?}");
+    }
+}

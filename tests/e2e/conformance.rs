@@ -48,6 +48,7 @@ fn subjects() -> Vec<Subject> {
     let around = Surroundings {
         programs: HostPrograms::new(&std::env::var("PATH").unwrap()),
         home: "/".into(),
+        login_home: None,
         state: std::env::temp_dir().join("ringfence-conformance"),
         other_states: Vec::new(),
         runtime: None,

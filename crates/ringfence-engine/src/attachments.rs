@@ -92,16 +92,44 @@ impl Copies {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// A name that no program takes for its configuration: the agent has chosen the one that is given. Some file systems do
-    /// not tell capital letters from small ones.
+    /// A name that no program takes for its configuration, for an option or for a module: the agent has chosen the one that is given.
+    /// Some file systems do not tell capital letters from small ones.
     fn inert_name(&self, name: String) -> String {
         let small = name.to_lowercase();
         let is_used = name.starts_with('.')
             || executed_by(Path::new(&small)).is_some()
             || self.protected.contains(&small);
-        // Programs know such files by the whole name or by its ending, so both are changed.
-        if is_used { format!("attachment-{}.txt", name.trim_start_matches('.')) } else { name }
+        let (stem, ending) = small.rsplit_once('.').unwrap_or((&small, ""));
+        let is_plain = small.starts_with(char::is_alphanumeric)
+            && !small.contains('=')
+            && !CONFIGURATION_STEMS.iter().any(|known| stem.starts_with(known));
+        let has_one_ending = !TEXT_ENDINGS.contains(&ending) || !stem.contains('.');
+        if !is_used && is_plain && has_one_ending && is_one_of(ending, &[TEXT_ENDINGS, HARMLESS_ENDINGS]) {
+            return name;
+        }
+        let inert = format!("attachment-{}", name.trim_start_matches(['.', '-']));
+        // Programs know their files by the whole name or by its ending.
+        let keeps_ending = !is_used && is_one_of(ending, &[TEXT_ENDINGS, HARMLESS_ENDINGS, DATA_ENDINGS]);
+        if keeps_ending { inert } else { format!("{inert}.txt") }
     }
+}
+
+/// Endings of text that people read.
+const TEXT_ENDINGS: &[&str] = &["txt", "md"];
+/// Endings of other files that no program takes for its configuration.
+const HARMLESS_ENDINGS: &[&str] = &[
+    "png", "jpg", "jpeg", "gif", "webp", "bmp", "svg", "ico", "pdf", "csv", "tsv", "log", "diff", "patch",
+    "html", "htm", "mp3", "mp4", "wav", "ogg", "webm", "zip", "gz", "xz", "zst", "bz2", "tar", "tgz", "docx",
+    "xlsx", "pptx", "odt", "ods", "odp", "rtf", "epub", "parquet", "sqlite", "ipynb",
+];
+/// Endings of data, by whose whole names programs know their configuration.
+const DATA_ENDINGS: &[&str] = &["json", "jsonl", "xml", "yaml", "yml"];
+/// How names of text begin that programs read.
+const CONFIGURATION_STEMS: &[&str] =
+    &["requirements", "constraints", "cmakelists", "meson", "conanfile", "skill", "copilot-instructions"];
+
+fn is_one_of(ending: &str, lists: &[&[&str]]) -> bool {
+    lists.iter().any(|list| list.contains(&ending))
 }
 
 /// Where files of a run are looked for, and where they are copied to.
@@ -484,7 +512,21 @@ mod tests {
             ("x.code-workspace", "attachment-x.code-workspace.txt"),
             ("deploy", "attachment-deploy.txt"),
             ("deploy.png", "deploy.png"),
-            ("git", "git"),
+            ("deployed", "attachment-deployed.txt"),
+            ("report.md", "report.md"),
+            ("data.json", "attachment-data.json"),
+            ("requirements.txt", "attachment-requirements.txt"),
+            ("CMakeLists.txt", "attachment-CMakeLists.txt"),
+            ("x.prompt.md", "attachment-x.prompt.md"),
+            ("pyproject.toml", "attachment-pyproject.toml.txt"),
+            ("conftest.py", "attachment-conftest.py.txt"),
+            ("sitecustomize.py", "attachment-sitecustomize.py.txt"),
+            ("evil.pth", "attachment-evil.pth.txt"),
+            ("x.desktop", "attachment-x.desktop.txt"),
+            ("-rf", "attachment-rf.txt"),
+            ("--checkpoint-action=exec=sh x.sh", "attachment-checkpoint-action=exec=sh x.sh.txt"),
+            ("-x.png", "attachment-x.png"),
+            ("+!id.txt", "attachment-+!id.txt"),
         ] {
             std::fs::write(directory.path().join("d").join(name), name).unwrap();
             let places = places(directory.path(), Some(out.path()));

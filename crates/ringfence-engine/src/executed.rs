@@ -15,7 +15,8 @@ use ringfence_core::text::escaped;
 use ringfence_store::LostRun;
 use ringfence_store::runs::Runs;
 use ringfence_workspace::executed::{
-    ExecutedBy, HomePlace, MAX_REPORTED, Report, Search, executed_by, search, search_git_directory,
+    BeginTime, Changes, Contents, ExecutedBy, HomePlace, MAX_REPORTED, Report, Search, executed_by, search,
+    search_git_directory, times_tell_changes,
 };
 use ringfence_workspace::git::{Found, INDEX, Kind, Repository};
 use ringfence_workspace::{Directory, StubContent, StubList};
@@ -102,6 +103,10 @@ struct Tree {
     lower: Option<PathBuf>,
     /// Where its directories were when the run began, if that is known. More is reported otherwise.
     locations: Option<Locations>,
+    /// When the run began, by the clock of its file system, if that is known.
+    begin: Option<BeginTime>,
+    /// What files of it contained then, where their times do not tell that they changed.
+    contents: Contents,
     /// The names that were reserved in it. What is there in their place another process made: a run in a directory above, if not
     /// the user.
     stubs: StubList,
@@ -112,7 +117,13 @@ type FoundInTree = (Report, Vec<PathBuf>);
 
 impl Tree {
     fn new(root: PathBuf, prefix: PathBuf, git: GitAccessOfTree) -> Self {
-        Self { root, prefix, git, lower: None, locations: None, stubs: StubList::default() }
+        let (begin, contents) = (None, Contents::default());
+        Self { root, prefix, git, lower: None, locations: None, begin, contents, stubs: StubList::default() }
+    }
+
+    /// What tells that a file of it changed. `recorded` is when the record of the run was written.
+    fn changes(&self, recorded: BeginTime) -> Changes<'_> {
+        Changes { since: self.begin.unwrap_or(recorded), contents: &self.contents }
     }
 
     fn name(&self) -> String {
@@ -124,14 +135,15 @@ impl Tree {
 
     /// Searches it, and names stub files in whose place something else is.
     fn search(&self, marks: Marks, home: &Path) -> std::io::Result<FoundInTree> {
-        let Marks { since, unseen, deadline } = marks;
+        let Marks { recorded, unseen, deadline } = marks;
+        let changes = self.changes(recorded);
         let writes_git = self.git != GitAccessOfTree::Protected;
         let open = |path: &PathBuf| Directory::open(path).map_err(std::io::Error::other);
         let (directory, lower) = (open(&self.root)?, self.lower.as_ref().map(open).transpose()?);
         let (locations, lower) = (self.locations.as_ref(), lower.as_ref());
         let root = self.lower.as_ref().unwrap_or(&self.root);
         let home = HomePlace::of(home, root);
-        let look_for = Search { since, locations, writes_git, lower, unseen, root, home, deadline };
+        let look_for = Search { changes, locations, writes_git, lower, unseen, root, home, deadline };
         let report = match self.git {
             GitAccessOfTree::IsGitDirectory => search_git_directory(&directory, look_for),
             GitAccessOfTree::Protected | GitAccessOfTree::Writable => search(&directory, look_for)?,
@@ -149,7 +161,8 @@ impl Tree {
 /// What tells changes of a run from others, and when to stop.
 #[derive(Debug, Clone, Copy)]
 struct Marks {
-    since: (i64, i64),
+    /// When the record of the run was written.
+    recorded: BeginTime,
     unseen: Option<DirectoryId>,
     deadline: Instant,
 }
@@ -159,14 +172,15 @@ impl Marks {
     #[expect(clippy::disallowed_methods, reason = "the marker is in the state directory, which no run sees")]
     fn of(runs: &Runs, run: &RunId) -> Option<Self> {
         let data = std::fs::symlink_metadata(runs.record_file(run)).ok()?;
+        Some(Self::at(runs, BeginTime { time: (data.ctime(), data.ctime_nsec()), device: data.dev() }))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "no run sees the state directory")]
+    fn at(runs: &Runs, recorded: BeginTime) -> Self {
         let state = runs.root().parent().unwrap_or(runs.root());
         let unseen =
             std::fs::metadata(state).map(|data| DirectoryId { device: data.dev(), inode: data.ino() });
-        Some(Self {
-            since: (data.ctime(), data.ctime_nsec()),
-            unseen: unseen.ok(),
-            deadline: Instant::now() + SEARCH_TIMEOUT,
-        })
+        Self { recorded, unseen: unseen.ok(), deadline: Instant::now() + SEARCH_TIMEOUT }
     }
 }
 
@@ -234,10 +248,35 @@ impl Trees {
         Self { programs, ..self }
     }
 
-    /// Searches for what changed since the record of a run was written, but for what is kept of runs. The notices say what was not searched.
+    /// The same at the moment at which the run begins: notes the time of each file system, and what files contain where their times
+    /// do not tell that they change. What is in an overlay is the run's.
+    pub(crate) fn begun(mut self, runs: &Runs) -> Self {
+        let opened = |tree: &Tree| Directory::open(&tree.root).ok().filter(|_| tree.lower.is_none());
+        let roots: Vec<Option<Directory>> = self.trees.iter().map(opened).collect();
+        for (tree, root) in self.trees.iter().zip(&roots) {
+            if root.as_ref().is_some_and(|root| !times_tell_changes(root)) {
+                tree.contents.begin_noting();
+            }
+        }
+        if self.trees.iter().any(|tree| tree.contents.is_noting()) {
+            // Nothing changed since a time that is to come.
+            let never = BeginTime { time: (i64::MAX, 0), device: 0 };
+            self.search_by(Marks::at(runs, never));
+        }
+        for (tree, root) in self.trees.iter_mut().zip(&roots) {
+            tree.contents.end_noting();
+            tree.begin = root.as_ref().and_then(BeginTime::now);
+        }
+        self
+    }
+
+    /// Searches for what changed since a run began, but for what is kept of runs. The notices say what was not searched.
     pub(crate) fn search(&self, runs: &Runs, run: &RunId) -> (Vec<ExecutedFile>, Vec<String>) {
+        Marks::of(runs, run).map(|marks| self.search_by(marks)).unwrap_or_default()
+    }
+
+    fn search_by(&self, marks: Marks) -> (Vec<ExecutedFile>, Vec<String>) {
         let (mut files, mut notices, mut git_directories) = (Vec::new(), Vec::new(), Vec::new());
-        let Some(marks) = Marks::of(runs, run) else { return (files, notices) };
         let home = resolved(&self.home);
         for tree in &self.trees {
             let name = tree.name();
@@ -266,10 +305,10 @@ impl Trees {
         if self.trees.iter().any(|tree| tree.git != GitAccessOfTree::Protected) {
             let git_directories: Vec<PathBuf> =
                 git_directories.iter().map(|path| path.components().collect()).collect();
-            notices.extend(self.add_configured(&git_directories, marks.since, &mut files));
+            notices.extend(self.add_configured(&git_directories, marks.recorded, &mut files));
         }
         if !self.programs.is_empty() {
-            let search = ConfiguredSearch::new(&self.trees, &self.home, marks.since);
+            let search = ConfiguredSearch::new(&self.trees, &self.home, marks.recorded);
             self.add(search.changed_programs(&self.programs), &mut files);
         }
         files.sort_by_key(|file| file.by);
@@ -290,10 +329,10 @@ impl Trees {
     fn add_configured(
         &self,
         git_directories: &[PathBuf],
-        since: (i64, i64),
+        recorded: BeginTime,
         files: &mut Vec<ExecutedFile>,
     ) -> Option<String> {
-        let mut search = ConfiguredSearch::new(&self.trees, &self.home, since);
+        let mut search = ConfiguredSearch::new(&self.trees, &self.home, recorded);
         let changed = search.changed(git_directories);
         self.add(changed, files);
         search.is_cut.then(|| {

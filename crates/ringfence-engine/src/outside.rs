@@ -29,6 +29,8 @@ const MODEL_ADDRESS_ENDINGS: [&str; 2] = ["BASE_URL", "API_BASE"];
 pub struct Outside {
     /// The person's home, where logins are.
     pub home: PathBuf,
+    /// The home that the list of accounts has for the person, if it is another one.
+    pub login_home: Option<PathBuf>,
     /// Directories of the home that are elsewhere: as they are called there, and where they are.
     pub moved: Vec<(PathBuf, PathBuf)>,
     /// Where ringfence keeps what lasts.

@@ -262,13 +262,9 @@ pub fn run(
     let mut unreadable = job.work.names_files().then(|| unreadable(job, &places, plan.request.mode));
     // It is built while the record is being written.
     let mut staged = backend.stage(&plan);
-    let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
-    let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
     let hidden = staged.as_mut().map(|staged| staged.hidden()).unwrap_or_default();
     unreadable.iter_mut().for_each(|unreadable| unreadable.add_hidden(&hidden));
-    let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
-    let trees = Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs);
-    let trees = trees.with(staged.as_mut().map(|staged| staged.programs()).unwrap_or_default());
+    let trees = trees(job, &plan, staged.as_deref_mut().ok()).begun(runs);
     notices.extend(staged.iter().flat_map(|staged| staged.notices()));
     let warnings = staged.iter().flat_map(|staged| staged.warnings());
     let warnings: Vec<String> = warnings.chain(uncounted).collect();
@@ -357,6 +353,16 @@ pub fn run(
     Ok(result)
 }
 
+/// What a run can write, as it is when its sandbox is built.
+fn trees(job: &Job<'_>, plan: &Plan, mut staged: Option<&mut (dyn Staged + '_)>) -> Trees {
+    let scanned = staged.as_mut().map(|staged| staged.locations()).unwrap_or_default();
+    let stubs = staged.as_mut().map(|staged| staged.stubs()).unwrap_or_default();
+    let programs = staged.map(|staged| staged.programs()).unwrap_or_default();
+    let seen_from = (job.workspace.host().as_path(), job.outside.home.as_path());
+    let layer = plan.request.layer.as_ref().map(HostPath::as_path);
+    Trees::scanned(&plan.request.policy.files, seen_from, layer, scanned, &stubs).with(programs)
+}
+
 /// Searches what lost runs left and imports what they committed. Returns what the user has to know of it.
 fn take_over_lost(job: &Job<'_>, runs: &Runs, plan: &Plan, lost_runs: &[LostRun]) -> Vec<String> {
     let mut lost = executed::search_lost(runs, lost_runs, &job.outside.home);
@@ -433,8 +439,9 @@ fn note_layer(
 
 /// What a run must not read, as it is before the run.
 fn unreadable(job: &Job<'_>, places: &Places, mode: Mode) -> Unreadable {
-    let Outside { home, state, .. } = &job.outside;
-    let hidden = job.policy.files.secret_paths(home).chain([state.clone()]);
+    let Outside { home, login_home, state, .. } = &job.outside;
+    let homes = [Some(home), login_home.as_ref()].into_iter().flatten();
+    let hidden = homes.flat_map(|home| job.policy.files.secret_paths(home)).chain([state.clone()]);
     // Globs that cannot be read were refused with the policy. Should one come here, nothing is attached.
     let unreadable = match job.policy.files.denied() {
         Ok(denied) => places.unreadable(denied, hidden),

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringfence_core::paths::DirectoryId;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Stat, fgetxattr, fstat, openat2,
-    readlinkat, seek, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Stat, fgetxattr, fstat, openat,
+    openat2, readlinkat, seek, statat,
 };
 use rustix::io::Errno;
 
@@ -285,6 +285,13 @@ impl Directory {
             }
             (_, None) => Ok(Metadata(fstat(&self.descriptor)?)),
         }
+    }
+
+    /// Opens what is at a path below this one for nothing but to describe it. A link is not followed.
+    pub(crate) fn handle(&self, path: &Path) -> io::Result<OwnedFd> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&parent, name, flags, Mode::empty())?)
     }
 
     /// Calls `visit` with each name in this directory, its kind and the number of its inode, in no order, until it returns

@@ -1,8 +1,8 @@
 //! Files that a run made or changed and that git, an editor, a shell, a package manager or an agent CLI executes later.
 //!
-//! They are reported, not blocked: most of them are what a run was asked for. A file counts if the kernel changed its status
-//! since the run began, which no program can set back, or if a directory above it is where it was not before: a directory that
-//! is renamed or moved takes its files along as they are.
+//! They are reported, not blocked: most of them are what a run was asked for. A file counts if it [changed](changes) since the run
+//! began, or if a directory above it is where it was not before: a directory that is renamed or moved takes its files along as they
+//! are.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -15,11 +15,13 @@ use ringfence_core::paths::DirectoryId;
 use ringfence_core::policy::home::{is_executed, may_hold_executed};
 use serde::{Deserialize, Serialize};
 
+pub use self::changes::{BeginTime, Changes, Contents, times_tell_changes};
 use self::git_directory::{GitParts, GitSearch, plain};
 use self::links::{LinkSearch, MAX_FOLLOWED_LINKS, is_followed};
-use self::shapes::{by_shape, group};
+use self::shapes::{by_shape, group, is_of_programs, marks_environment};
 use crate::{Bounds, Directory, EntryKind, Metadata, Next, ReadError, Visit, walk};
 
+mod changes;
 mod git_directory;
 mod links;
 mod shapes;
@@ -126,6 +128,17 @@ const NAMES: &[(&str, ExecutedBy)] = &[
     ("default.nix", ExecutedBy::Shell),
     ("devenv.nix", ExecutedBy::Shell),
     (".tool-versions", ExecutedBy::Shell),
+    // Of asdf, which takes them as `.tool-versions`: `path:DIRECTORY` in one puts programs before others.
+    (".python-version", ExecutedBy::Shell),
+    (".node-version", ExecutedBy::Shell),
+    (".nvmrc", ExecutedBy::Shell),
+    (".ruby-version", ExecutedBy::Shell),
+    (".java-version", ExecutedBy::Shell),
+    (".go-version", ExecutedBy::Shell),
+    (".terraform-version", ExecutedBy::Shell),
+    (".env.leave", ExecutedBy::Shell),
+    ("devbox.json", ExecutedBy::Shell),
+    ("devenv.yaml", ExecutedBy::Shell),
     (".gitconfig", ExecutedBy::Git),
     (".gitmodules", ExecutedBy::Git),
     (".husky", ExecutedBy::Git),
@@ -157,7 +170,28 @@ const NAMES: &[(&str, ExecutedBy)] = &[
     (".pylintrc", ExecutedBy::Editor),
     ("rust-analyzer.toml", ExecutedBy::Editor),
     ("pyvenv.cfg", ExecutedBy::Editor),
+    ("tsconfig.json", ExecutedBy::Editor),
+    ("jsconfig.json", ExecutedBy::Editor),
+    ("build.zig", ExecutedBy::Editor),
+    ("lakefile.lean", ExecutedBy::Editor),
+    ("lakefile.toml", ExecutedBy::Editor),
+    ("Steepfile", ExecutedBy::Editor),
     ("package.json", ExecutedBy::PackageManager),
+    ("pyproject.toml", ExecutedBy::PackageManager),
+    ("setup.cfg", ExecutedBy::PackageManager),
+    ("setup.py", ExecutedBy::PackageManager),
+    ("tox.ini", ExecutedBy::PackageManager),
+    ("mix.exs", ExecutedBy::PackageManager),
+    ("Podfile", ExecutedBy::PackageManager),
+    ("Directory.Packages.props", ExecutedBy::PackageManager),
+    ("global.json", ExecutedBy::PackageManager),
+    ("pixi.toml", ExecutedBy::PackageManager),
+    ("Package.swift", ExecutedBy::PackageManager),
+    ("config.nims", ExecutedBy::PackageManager),
+    ("deps.edn", ExecutedBy::PackageManager),
+    ("project.clj", ExecutedBy::PackageManager),
+    ("rebar.config", ExecutedBy::PackageManager),
+    ("rebar.config.script", ExecutedBy::PackageManager),
     ("binding.gyp", ExecutedBy::PackageManager),
     ("composer.json", ExecutedBy::PackageManager),
     ("Gemfile", ExecutedBy::PackageManager),
@@ -180,6 +214,7 @@ const NAMES: &[(&str, ExecutedBy)] = &[
     (".claude", ExecutedBy::AgentCli),
     (".codex", ExecutedBy::AgentCli),
     (".mcp.json", ExecutedBy::AgentCli),
+    ("mcp.json", ExecutedBy::AgentCli),
     ("opencode.json", ExecutedBy::AgentCli),
     ("opencode.jsonc", ExecutedBy::AgentCli),
     (".opencode", ExecutedBy::AgentCli),
@@ -286,8 +321,14 @@ const FAMILIES: &[(&str, &[&str], ExecutedBy)] = &[
     ("envrc.", &[""], ExecutedBy::Shell),
     ("pnpmfile.", &[""], ExecutedBy::PackageManager),
     ("", &[".code-workspace", ".sublime-project"], ExecutedBy::Editor),
+    ("tsconfig.", &["json"], ExecutedBy::Editor),
+    ("phpstan.", &["neon", "neon.dist"], ExecutedBy::Editor),
+    ("vitest.workspace.", &[""], ExecutedBy::Editor),
+    ("", &[".gemspec", ".nimble"], ExecutedBy::PackageManager),
     ("", &[".csproj.user", ".fsproj.user", ".vbproj.user"], ExecutedBy::PackageManager),
 ];
+/// Modules that `python -m` takes from the directory in which it is started: files and directories of the root with these names.
+const PYTHON_MODULES: [&str; 5] = ["pip", "ensurepip", "pipx", "venv", "virtualenv"];
 /// Files that make programs execute others beside them even if they are empty: `bin/python` of a virtual environment.
 const BY_EXISTENCE: &[&str] = &["pyvenv.cfg"];
 /// Directories, with the one above each, whose files are executed whatever their names are.
@@ -391,6 +432,9 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     {
         return Some(ExecutedBy::Shell);
     }
+    if is_started_module(above, last) {
+        return Some(ExecutedBy::PackageManager);
+    }
     let known =
         |part: &OsStr| NAMES.iter().find(|(name, _)| part.eq_ignore_ascii_case(name)).map(|(_, by)| *by);
     let inside = above.iter().find(|part| CONTENTS.iter().any(|name| part.eq_ignore_ascii_case(name)));
@@ -398,11 +442,31 @@ pub fn executed_by(path: &Path) -> Option<ExecutedBy> {
     inside.and_then(|part| known(part)).or_else(named).or_else(|| by_shape(above, last))
 }
 
+/// Whether a file of the root takes the place of a module that `python -m` starts: `pip.py`, `pip/__main__.py`.
+fn is_started_module(above: &[&OsStr], last: &OsStr) -> bool {
+    let file = Path::new(last);
+    let is_module = |name: &OsStr| PYTHON_MODULES.iter().any(|module| name.eq_ignore_ascii_case(module));
+    file.extension().is_some_and(|end| end.eq_ignore_ascii_case("py"))
+        && match above {
+            [] => file.file_stem().is_some_and(is_module),
+            [directory] => {
+                is_module(directory)
+                    && ["__main__.py", "__init__.py"].iter().any(|name| last.eq_ignore_ascii_case(name))
+            }
+            _ => false,
+        }
+}
+
+/// The path by which a file is reported: that of a directory, if its files are reported as one.
+pub fn reported_as(path: &Path, by: ExecutedBy) -> (PathBuf, ExecutedBy) {
+    group(path, by).unwrap_or_else(|| (path.to_owned(), by))
+}
+
 /// What is looked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Search<'a> {
-    /// When the run began, in seconds and nanoseconds of the system clock.
-    pub since: (i64, i64),
+    /// What tells that a file changed since the run began.
+    pub changes: Changes<'a>,
     /// Where directories were then, if that is known.
     pub locations: Option<&'a Locations>,
     /// Whether the run could write git directories that were there before: `.git` of the root is passed over otherwise.
@@ -456,11 +520,46 @@ struct Finds {
     groups: HashSet<PathBuf>,
     /// Links that may lead to what programs execute.
     links: Vec<PathBuf>,
+    /// Virtual environments.
+    environments: HashSet<PathBuf>,
+    /// The directory that was asked last whether programs are activated in it, and the answer.
+    activated: Option<(PathBuf, bool)>,
 }
 
 impl Finds {
     fn git(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         self.files.extend(paths.into_iter().map(|path| Executed { path, by: ExecutedBy::Repository }));
+    }
+
+    /// Whether a file is in the directory of programs of a virtual environment. One that has lost its mark is known by `activate`.
+    fn is_program_of_environment(&mut self, visit: &Visit<'_>) -> bool {
+        let Some(programs) = visit.path.parent() else { return false };
+        let Some(environment) =
+            programs.parent().filter(|_| programs.file_name().is_some_and(is_of_programs))
+        else {
+            return false;
+        };
+        if self.environments.contains(environment) {
+            return true;
+        }
+        if let Some((_, is_activated)) = self.activated.as_ref().filter(|(known, _)| known == programs) {
+            return *is_activated;
+        }
+        let is_activated = visit.parent.metadata(Path::new("activate")).is_ok();
+        self.activated = Some((programs.to_owned(), is_activated));
+        is_activated
+    }
+
+    /// The directory that is reported in the place of a file.
+    fn group(&self, path: &Path, by: ExecutedBy) -> Option<(PathBuf, ExecutedBy)> {
+        if by == ExecutedBy::Home {
+            return None;
+        }
+        let environments = path.ancestors().skip(1).filter(|above| self.environments.contains(*above));
+        let environments = environments.filter(|above| !above.as_os_str().is_empty());
+        let environments = environments.map(|directory| (directory.to_owned(), ExecutedBy::Shell));
+        let all = group(path, by).into_iter().chain(environments);
+        all.min_by_key(|(directory, _)| directory.as_os_str().len())
     }
 
     fn report(self, complete: bool) -> Report {
@@ -516,19 +615,20 @@ pub fn search_git_directory(directory: &Directory, search: Search<'_>) -> Report
     finds.report(true)
 }
 
-fn changed(directory: &Directory, name: impl AsRef<Path>, since: (i64, i64)) -> bool {
-    directory.metadata(name.as_ref()).is_ok_and(|data| data.changed() >= since)
-}
-
 impl Search<'_> {
     fn look(&self, visit: &Visit<'_>, finds: &mut Finds) -> Next {
         let beside = visit.path.parent().unwrap_or(Path::new(""));
         let is_moved = !finds.moved.is_empty() && finds.moved.contains(beside);
-        if visit.name == ".git" {
+        if marks_environment(visit.name) {
+            finds.environments.insert(beside.to_owned());
+        }
+        if is_named(visit, ".git") {
             self.git(visit, is_moved, finds);
             return Next::PassOver;
         }
-        if let Some(lower) = self.lower.filter(|_| PARTS_OF_BARE.iter().any(|part| visit.name == *part)) {
+        if let Some(lower) =
+            self.lower.filter(|_| PARTS_OF_BARE.iter().any(|part| visit.name.eq_ignore_ascii_case(part)))
+        {
             let is_git = is_git_directory_in_overlay(visit.parent, (lower, beside));
             finds.git(is_git.then(|| beside.join("HEAD")));
         }
@@ -546,7 +646,7 @@ impl Search<'_> {
             }
             return Next::Enter;
         }
-        if visit.name == "HEAD" && self.lower.is_none() && is_git_directory(visit.parent) {
+        if is_named(visit, "HEAD") && self.lower.is_none() && is_git_directory(visit.parent) {
             self.bare(visit, is_moved, finds);
         }
         if visit.kind == EntryKind::Link && finds.links.len() <= MAX_FOLLOWED_LINKS && is_followed(visit.path)
@@ -562,13 +662,15 @@ impl Search<'_> {
         let in_home = || self.home.and_then(|home| home.executed_by(visit.path));
         let listed = executed_by(visit.path);
         let known = listed.filter(|by| *by != ExecutedBy::Unknown);
-        let Some(by) = known.or_else(in_home).or(listed) else { return };
-        let group = group(visit.path);
+        let by = known.or_else(in_home);
+        let by = by.or_else(|| finds.is_program_of_environment(visit).then_some(ExecutedBy::Shell));
+        let Some(by) = by.or(listed) else { return };
+        let group = finds.group(visit.path, by);
         if group.as_ref().is_some_and(|(directory, _)| finds.groups.contains(directory)) {
             return;
         }
         let Ok(data) = visit.parent.metadata(Path::new(visit.name)) else { return };
-        let is_changed = is_moved || data.changed() >= self.since;
+        let is_changed = is_moved || self.changes.include(visit.parent, Path::new(visit.name), &data);
         if !is_changed || is_harmless(visit.parent, visit.name, data) {
             return;
         }
@@ -605,8 +707,13 @@ impl Search<'_> {
     /// A directory that git takes for a repository without a working tree, by its `HEAD`.
     fn bare(&self, visit: &Visit<'_>, is_moved: bool, finds: &mut Finds) {
         let at = visit.path.parent().unwrap_or(Path::new(""));
-        let names = ["HEAD", "objects", "refs"];
-        let is_new = is_moved || names.into_iter().any(|name| self.is_changed(visit.parent, name));
+        let made = |name: &str| match (self.locations, visit.parent.metadata(Path::new(name))) {
+            (Some(locations), Ok(data)) => !locations.contains(&at.join(name), data.inode()),
+            (Some(_), Err(_)) => false,
+            (None, _) => self.is_changed(visit.parent, name),
+        };
+        let is_new =
+            is_moved || self.is_changed(visit.parent, "HEAD") || ["objects", "refs"].into_iter().any(made);
         let parts = || GitSearch { search: self, from: visit.parent, at }.changed_parts(Path::new(""));
         if is_new || !parts().is_empty() {
             finds.git([visit.path.to_owned()]);
@@ -632,7 +739,8 @@ impl Search<'_> {
     }
 
     fn is_changed(&self, directory: &Directory, name: impl AsRef<Path>) -> bool {
-        changed(directory, name, self.since)
+        let name = name.as_ref();
+        directory.metadata(name).is_ok_and(|data| self.changes.include(directory, name, &data))
     }
 
     /// Whether a `.git` in the root was not there before, or is a pointer that changed. A directory itself changes with every
@@ -643,6 +751,12 @@ impl Search<'_> {
             _ => self.is_changed(visit.parent, ".git"),
         }
     }
+}
+
+/// Whether what is visited is found by a name. Some file systems do not distinguish case.
+fn is_named(visit: &Visit<'_>, name: &str) -> bool {
+    let is_found = || visit.parent.metadata(Path::new(name)).is_ok_and(|data| data.inode() == visit.inode);
+    visit.name == name || (visit.name.eq_ignore_ascii_case(name) && is_found())
 }
 
 /// Whether git finds nothing in a directory. Stub directories of other runs are such.
@@ -678,7 +792,7 @@ mod tests {
 
     use ringfence_core::locations::Locations;
 
-    use super::{BOUNDS, ExecutedBy, Search, executed_by, search};
+    use super::{BOUNDS, BeginTime, Changes, Contents, ExecutedBy, Search, executed_by, search};
     use crate::{Directory, EntryKind, Next, walk};
 
     fn found(make: impl Fn(&Path)) -> Vec<String> {
@@ -700,10 +814,11 @@ mod tests {
             Next::Enter
         });
         noted.unwrap();
-        let since = later_than(&path);
+        let contents = Contents::default();
+        let since = BeginTime { time: later_than(&path), device: directory.id().device };
         make(&path);
         let look_for = Search {
-            since,
+            changes: Changes { since, contents: &contents },
             locations: Some(&locations),
             writes_git,
             lower: None,
@@ -1020,13 +1135,35 @@ mod tests {
     fn directories_of_tools_are_reported_as_one() {
         let before = |root: &Path| {
             let packages = ".venv/lib/python3/site-packages/a.pth";
-            for name in [".venv/bin/activate", ".venv/bin/pip", packages, ".venv/pyvenv.cfg"] {
+            for name in [
+                ".venv/bin/activate",
+                ".venv/bin/pip",
+                packages,
+                ".venv/pyvenv.cfg",
+                "env/pyvenv.cfg",
+                "sub/any name/pyvenv.cfg",
+                "conda/conda-meta/history",
+                "unmarked/bin/activate",
+            ] {
                 write(root, name, "old");
             }
         };
+        for harmless in
+            ["bin/ls", "env/share/doc", "node_modules/a/lib/x.js", ".pytest_cache/v/x", ".next/a.js"]
+        {
+            assert!(found_after(before, |root| write(root, harmless, "x"), false).is_empty(), "{harmless}");
+        }
         for (changed, expected) in [
             (".venv/bin/activate", ".venv"),
             (".venv/lib/python3/site-packages/a.pth", ".venv"),
+            ("env/bin/ls", "env"),
+            ("sub/any name/Scripts/python.exe", "sub/any name"),
+            ("conda/bin/python", "conda"),
+            ("unmarked/bin/ls", "unmarked/bin/ls"),
+            ("node_modules/.bin/eslint", "node_modules"),
+            ("node_modules/@a/b/bin/b.js", "node_modules"),
+            (".ctags.d/x.ctags", ".ctags.d"),
+            ("sub/.newtool/deep/x", "sub/.newtool"),
             (".direnv/flake-profile-1.rc", ".direnv"),
             (".direnv/bin/x", ".direnv"),
             ("own/bin/activate.fish", "own/bin/activate.fish"),
@@ -1169,7 +1306,51 @@ mod tests {
         {
             assert_eq!(executed_by(Path::new(path)), None, "{path}");
         }
-        for path in ["src/lib.rs", "Makefile", ".cargo/audit.toml", ".config/other"] {
+    }
+
+    #[test]
+    fn names_of_package_managers_and_directories_are_judged() {
+        for path in [
+            "pyproject.toml",
+            "setup.cfg",
+            "setup.py",
+            "tox.ini",
+            "mix.exs",
+            "a.gemspec",
+            "Podfile",
+            "Directory.Packages.props",
+            "global.json",
+            "tsconfig.json",
+            "tsconfig.base.json",
+            "devbox.json",
+            "devenv.yaml",
+            "pixi.toml",
+            "Package.swift",
+            "build.zig",
+            "lakefile.lean",
+            "config.nims",
+            "a.nimble",
+            "deps.edn",
+            "project.clj",
+            "rebar.config",
+            "Steepfile",
+            "phpstan.neon",
+            "phpstan.neon.dist",
+            "vitest.workspace.ts",
+            "mcp.json",
+            "pip.py",
+            "pip/__main__.py",
+            ".env.leave",
+            ".node-version",
+            ".config/other",
+            ".cargo/audit.toml",
+            ".ctags.d/x.ctags",
+        ] {
+            assert!(executed_by(Path::new(path)).is_some(), "{path}");
+        }
+        for path in
+            ["src/lib.rs", "Makefile", "sub/pip.py", "pip/utils.py", "a/b/pip/__main__.py", ".cache/x"]
+        {
             assert_eq!(executed_by(Path::new(path)), None, "{path}");
         }
     }

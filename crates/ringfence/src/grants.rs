@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use ringfence_core::policy::home::directory_of;
 use ringfence_core::policy::{Files, GitAccess, Preset};
-use ringfence_workspace::executed::executed_by;
+use ringfence_workspace::executed::{ExecutedBy, executed_by};
 use ringfence_workspace::git::{Located, locate};
 
 use crate::governing::Writable;
@@ -117,7 +117,7 @@ pub(crate) fn refuse_copies(directory: &Path, files: &Files, home: &Path) -> any
         "your home directory or above it"
     } else if secrets.any(is_in) {
         "a directory of secrets"
-    } else if executed_by(&directory.join("file")).is_some() {
+    } else if executed_by(&directory.join("file")).is_some_and(|by| by != ExecutedBy::Unknown) {
         "a directory whose files are executed"
     } else {
         return Ok(());
@@ -147,7 +147,7 @@ mod tests {
         {
             assert!(refused(directory), "{directory}");
         }
-        for directory in ["/h/me/out", "/h/me2", "/tmp/x", "/h/me/.cache/out"] {
+        for directory in ["/h/me/out", "/h/me2", "/tmp/x", "/h/me/.cache/out", "/h/me/.own/out"] {
             assert!(!refused(directory), "{directory}");
         }
     }

@@ -33,6 +33,7 @@ use serde_json::Value;
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
 use crate::directory_writers::is_open_to_others;
+use crate::login_home;
 use crate::report::{Advised, advise, unstored};
 use crate::{state_origin, terminal, trusted, workspace};
 
@@ -51,6 +52,8 @@ const OVERFLOW_UID: u32 = 65534;
 pub(crate) struct Installation {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) home: PathBuf,
+    /// The home that the list of accounts has for the user, if it is another one.
+    pub(crate) login_home: Option<PathBuf>,
     /// Settings, runs, everything that lasts.
     pub(crate) state: PathBuf,
     cwd: Option<PathBuf>,
@@ -89,9 +92,11 @@ impl Installation {
             state_origin::adopt(&StateDirectories::new(default), &state)?;
         }
         make_private(&state);
+        let login_home = login_home::find().filter(|login| *login != home);
         Ok(Self {
             env,
             home,
+            login_home,
             state,
             cwd: std::env::current_dir().ok(),
             program: std::env::current_exe().context("the path of this program cannot be found")?,
@@ -101,6 +106,12 @@ impl Installation {
             other_states: Arc::default(),
             ignored: Arc::default(),
         })
+    }
+
+    /// The homes of the user, links resolved.
+    pub(crate) fn homes(&self) -> Vec<PathBuf> {
+        let all = [Some(&self.home), self.login_home.as_ref()].into_iter().flatten();
+        all.map(|home| fs::canonicalize(home).unwrap_or_else(|_| home.clone())).collect()
     }
 
     /// Where the person stands.
@@ -266,6 +277,7 @@ impl Installation {
         Surroundings {
             programs: self.programs(workspace),
             home: self.home.clone(),
+            login_home: self.login_home.clone(),
             state: self.state.clone(),
             other_states: self.other_states().to_vec(),
             runtime: self.env.get("XDG_RUNTIME_DIR").map(PathBuf::from),
@@ -326,6 +338,7 @@ impl Installation {
         let keychain = cfg!(target_os = "macos").then(|| programs.find("security")).flatten();
         Ok(Outside {
             home: self.home.clone(),
+            login_home: self.login_home.clone(),
             state: self.state.clone(),
             moved: self.moved(settings),
             programs,

@@ -9,6 +9,7 @@ mod governing;
 mod grants;
 mod installation;
 mod login;
+mod login_home;
 mod progress;
 mod queue;
 mod render;

@@ -243,7 +243,7 @@ impl Observer for Through {
             Some(streams) if is_terminal => {
                 terminal::raw(stream, streams[index].plain(bytes).as_str().as_bytes())
             }
-            _ => terminal::raw(stream, bytes),
+            _ => terminal::pass_on(stream, bytes),
         }
     }
 }

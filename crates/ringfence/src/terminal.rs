@@ -6,8 +6,8 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use anstream::{AutoStream, ColorChoice, adapter::strip_str};
@@ -26,6 +26,90 @@ static DEADLINE: OnceLock<Instant> = OnceLock::new();
 
 /// Whether the user's terminal is raw, since a program has one of its own.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
+
+/// How output of a program that was passed on may have left the terminal.
+static LEFT: Mutex<Left> = Mutex::new(Left::Plain);
+
+/// How a terminal may be after output that was passed on to it as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    Plain,
+    /// In other colours, perhaps in none that can be seen.
+    Coloured,
+    /// In another state: with margins, in the middle of a sequence, with other characters.
+    Steered,
+}
+
+/// Ends what colours text.
+const RESET_COLOURS: &[u8] = b"\x1b[0m";
+/// Ends a sequence that was begun, gives colours, characters, margins and modes back, and goes to a new line at the bottom.
+const RESET_TERMINAL: &[u8] =
+    b"\x18\x1b\\\x0f\x1b(B\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b[!p\x1b[?5;6;69l\x1b[4l\x1b[?7;25h\
+\x1b[r\x1b[0m\x1b[999;1H\r\n";
+
+impl Left {
+    /// How bytes that are passed on leave a terminal. A sequence that ends in later bytes counts as one that steers.
+    fn by(bytes: &[u8]) -> Self {
+        let mut left = Left::Plain;
+        let mut rest = bytes;
+        // C1 controls as UTF-8 are two bytes, and some terminals take them as one.
+        let steers = |byte: &u8| matches!(byte, 0x0e | 0x0f | 0x1b | 0x80..=0x9f);
+        while let Some(at) = rest.iter().position(steers) {
+            let sequence = &rest[at..];
+            let is_text =
+                sequence[0] >= 0x80 && std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(is_c1));
+            match (sequence.strip_prefix(b"\x1b["), is_text) {
+                (_, true) => rest = &sequence[1..],
+                (None, false) => return Left::Steered,
+                (Some(parameters), false) => {
+                    let is_parameter = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b';' | b':');
+                    let length = parameters.iter().take_while(|byte| is_parameter(byte)).count();
+                    if parameters.get(length) != Some(&b'm') {
+                        return Left::Steered;
+                    }
+                    left = Left::Coloured;
+                    rest = &parameters[length + 1..];
+                }
+            }
+        }
+        left
+    }
+
+    /// What has to be written before text that is to be seen.
+    fn reset(self) -> &'static [u8] {
+        match self {
+            Left::Plain => b"",
+            Left::Coloured => RESET_COLOURS,
+            Left::Steered => RESET_TERMINAL,
+        }
+    }
+}
+
+fn is_c1(char: char) -> bool {
+    ('\u{80}'..='\u{9f}').contains(&char)
+}
+
+/// Passes on what a program prints, as it is. What is printed after it on a terminal is seen all the same.
+pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    let is_terminal = match stream {
+        Stream::Stdout => io::stdout().is_terminal(),
+        Stream::Stderr => io::stderr().is_terminal(),
+    };
+    if is_terminal {
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        *left = (*left).max(Left::by(bytes));
+    }
+    raw(stream, bytes)
+}
+
+/// What has to be written to standard error before a message, once.
+fn reset_before_message() -> &'static [u8] {
+    if !io::stderr().is_terminal() {
+        return b"";
+    }
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    std::mem::replace(&mut *left, Left::Plain).reset()
+}
 
 /// From this time on nobody waits for a reader.
 pub(crate) fn wait_for_readers_until(deadline: Instant) {
@@ -57,7 +141,8 @@ pub(crate) fn about(text: impl std::fmt::Display) {
 }
 
 fn write_about(bytes: &[u8]) -> io::Result<()> {
-    screen::print(Stream::Stderr, bytes, DEADLINE.get().copied(), |_, bytes| {
+    let bytes = [reset_before_message(), bytes].concat();
+    screen::print(Stream::Stderr, &bytes, DEADLINE.get().copied(), |_, bytes| {
         if IS_RAW.load(Ordering::Relaxed) && io::stderr().is_terminal() {
             return io::stderr().lock().write_all(&with_carriage_returns(bytes));
         }
@@ -206,7 +291,24 @@ fn continued(cell: &str, column: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::with_carriage_returns;
+    use super::{Left, with_carriage_returns};
+
+    #[test]
+    fn output_that_steers_is_told_from_text_and_colours() {
+        for (bytes, expected) in [
+            (&b"plain\r\n\tgr\xc3\xbcn \xe2\x80\x99\n"[..], Left::Plain),
+            (b"\x1b[1;38:5:1mred\x1b[m", Left::Coloured),
+            (b"\x1b[1;2r\x1b[1;1H", Left::Steered),
+            (b"\x1b[8mhidden\x1b]0;title\x07", Left::Steered),
+            (b"\x1b[3", Left::Steered),
+            (b"\x1b", Left::Steered),
+            (b"\xc2\x9b1;2r", Left::Steered),
+            (b"\x9b1;2r", Left::Steered),
+            (b"\x0e", Left::Steered),
+        ] {
+            assert_eq!(Left::by(bytes), expected, "{bytes:?}");
+        }
+    }
 
     #[test]
     fn lines_on_a_raw_terminal_begin_at_the_margin() {

@@ -122,7 +122,7 @@ impl Observer for AtTerminal {
     }
 
     fn raw(&mut self, _: Stream, bytes: &[u8]) -> io::Result<()> {
-        terminal::raw(Stream::Stdout, bytes)
+        terminal::pass_on(Stream::Stdout, bytes)
     }
 
     fn terminal(&mut self, run: Box<dyn Terminal>) {

@@ -20,6 +20,8 @@ pub struct Surroundings {
     pub programs: HostPrograms,
     /// The person's home.
     pub home: PathBuf,
+    /// The home that the list of accounts has for the person, if it is another one.
+    pub login_home: Option<PathBuf>,
     /// Where ringfence keeps what lasts.
     pub state: PathBuf,
     /// The state directories of the user's other installations.

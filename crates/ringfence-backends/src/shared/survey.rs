@@ -141,9 +141,14 @@ pub(crate) fn look(
     let mut known = Known::default();
     let mut missed = PathBuf::new();
     let ending = Ending::of(request, around);
+    let homes: Vec<&Path> = [Some(&around.home), around.login_home.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
     for number in 0..MAX_SCANS {
         let reserve: &mut dyn FnMut(&[Missing]) = if number == 0 { reserve } else { &mut |_| () };
-        let mut survey = scan_once(request, (&around.home, &ending), (hidden, program), &known, reserve)?;
+        let mut survey = scan_once(request, (&homes, &ending), (hidden, program), &known, reserve)?;
         if let Some(gone) = survey.identify(request) {
             missed = gone;
             continue;
@@ -172,7 +177,7 @@ pub(crate) fn look(
 
 fn scan_once(
     request: &Request,
-    (home, ending): (&Path, &Ending<'_>),
+    (homes, ending): (&[&Path], &Ending<'_>),
     (hidden, program): (&[(PathBuf, bool)], Option<&Path>),
     known: &Known,
     reserve: &mut dyn FnMut(&[Missing]),
@@ -194,9 +199,12 @@ fn scan_once(
         survey.granted.insert(path.clone(), id);
         survey.shown.push((path, write));
     }
-    let home_names = HomeNames::list(home);
-    let secrets = files.secret_paths(home).filter(|secret| home_names.may_exist(secret));
-    survey.hidden.extend(secrets.filter_map(|secret| real(&secret)));
+    let own_home = homes.first().copied().unwrap_or(Path::new("/"));
+    let homes: Vec<(&Path, HomeNames)> = homes.iter().map(|home| (*home, HomeNames::list(home))).collect();
+    for (home, names) in &homes {
+        let secrets = files.secret_paths(home).filter(|secret| names.may_exist(secret));
+        survey.hidden.extend(secrets.filter_map(|secret| real(&secret)));
+    }
     for (path, _) in &survey.shown {
         if let Some((secret, _)) = survey.hidden.iter().find(|(secret, _)| path.starts_with(secret)) {
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
@@ -214,9 +222,11 @@ fn scan_once(
     reserve(&survey.missing);
     let in_root = |(path, _): &Missing| path.strip_prefix(workspace).ok().map(Path::to_owned);
     let stubs: Vec<PathBuf> = survey.missing.iter().filter_map(in_root).collect();
-    survey.protect_home(request, (home, &home_names), &own);
+    for (home, names) in &homes {
+        survey.protect_home(request, (home, names), &own);
+    }
     survey.protect_governing(request);
-    repositories::of_workspace(request, &tree, home, &mut survey);
+    repositories::of_workspace(request, &tree, own_home, &mut survey);
     if let Some(message) = survey.refusal.take() {
         return Err(refused(message));
     }
@@ -533,7 +543,8 @@ impl Survey {
     fn protect_home(&mut self, request: &Request, (home, home_names): (&Path, &HomeNames), names: &[String]) {
         let as_named = home;
         let Ok(home) = fs::canonicalize(home) else { return };
-        self.home = Some(home.clone());
+        // Of two the first is the one that programs of the user are told of.
+        self.home.get_or_insert_with(|| home.clone());
         let named = self.shown.iter().filter(|(_, write)| *write).map(|(path, _)| path.clone());
         let roots: Vec<PathBuf> =
             [request.workspace.host().as_path().to_owned()].into_iter().chain(named).collect();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use ringfence_workspace::executed::BeginTime;
 use ringfence_workspace::git::{self, Budget, Configuration, Followed, Located};
 use ringfence_workspace::{Directory, EntryKind};
 
@@ -20,7 +21,7 @@ pub(super) type ChangedIn<'t> = (&'t Tree, PathBuf);
 pub(super) struct ConfiguredSearch<'t> {
     trees: &'t [Tree],
     home: &'t Path,
-    since: (i64, i64),
+    since: BeginTime,
     budget: Budget,
     /// Whether there is more than may be followed.
     pub(super) is_cut: bool,
@@ -30,7 +31,7 @@ pub(super) struct ConfiguredSearch<'t> {
 }
 
 impl<'t> ConfiguredSearch<'t> {
-    pub(super) fn new(trees: &'t [Tree], home: &'t Path, since: (i64, i64)) -> Self {
+    pub(super) fn new(trees: &'t [Tree], home: &'t Path, since: BeginTime) -> Self {
         Self {
             trees,
             home,
@@ -148,6 +149,7 @@ impl<'t> ConfiguredSearch<'t> {
             data.kind() == EntryKind::Directory && !locations.contains(above, data.inode())
         };
         let mut above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
-        root.metadata(path).is_ok_and(|data| data.changed() >= self.since || above.any(is_moved))
+        let changes = tree.changes(self.since);
+        root.metadata(path).is_ok_and(|data| changes.include(root, path, &data) || above.any(is_moved))
     }
 }

@@ -91,8 +91,8 @@ impl LinkSearch<'_> {
         let by = executed_by(name)?;
         let (parent, own) = self.root.parent(path).ok()?;
         let data = parent.metadata(Path::new(own)).ok()?;
-        let is_changed =
-            data.changed() >= self.search.since || moved.contains(path.parent().unwrap_or(Path::new("")));
+        let is_changed = self.search.changes.include(&parent, Path::new(own), &data)
+            || moved.contains(path.parent().unwrap_or(Path::new("")));
         let is_file = data.kind() == EntryKind::File;
         (is_file && is_changed && !is_harmless(&parent, own, data)).then_some(by)
     }

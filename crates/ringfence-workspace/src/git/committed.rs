@@ -12,7 +12,7 @@ use super::bare::{Candidates, MAX_PATH_BYTES};
 use super::gitlinks::Gitlinks;
 use super::import::{RefChange, STASH};
 use super::program::{Git, Input};
-use crate::executed::{ExecutedBy, executed_by};
+use crate::executed::{ExecutedBy, executed_by, reported_as};
 
 /// Most refs that are compared with what they were before.
 const MAX_COMPARED_REFS: usize = 32;
@@ -257,8 +257,15 @@ impl Files<'_> {
         let is_configured = self.configured.leads_to(path);
         let is_protected = self.protected.covers(path);
         let by = is_configured.then_some(ExecutedBy::Git).or_else(|| executed_by(path));
-        if let Some(by) = by.or(is_protected.then_some(ExecutedBy::Protected)) {
-            self.insert(path, git_ref, (is_configured || is_protected, by));
+        let by = if is_protected && by == Some(ExecutedBy::Unknown) { None } else { by };
+        let Some(by) = by.or(is_protected.then_some(ExecutedBy::Protected)) else { return };
+        // Unknown directories are reported as one.
+        let (path, by) = match by {
+            ExecutedBy::Unknown => reported_as(path, by),
+            _ => (path.to_owned(), by),
+        };
+        if !self.add_ref(&path, git_ref) {
+            self.insert(&path, git_ref, (is_configured || is_protected, by));
         }
     }
 

@@ -1,6 +1,5 @@
 //! Flags + settings → a job and its backend.
 
-use std::fs;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -194,7 +193,7 @@ impl Asked<'_> {
         let (writable, chosen) = self.check_governing(mode, &mut policy, &workspace, &named)?;
         let attachments = self.attachments(&policy.files, &writable)?;
         if mode.isolates() && !self.options.home_workspace {
-            grants::refuse_home(&policy.files, &self.home())?;
+            self.installation.homes().iter().try_for_each(|home| grants::refuse_home(&policy.files, home))?;
         }
         let governing = self.governing(&writable, &chosen, &named)?;
         let layer = self.layer(mode)?;
@@ -248,14 +247,12 @@ impl Asked<'_> {
         Ok(outside)
     }
 
-    /// The home, links resolved.
-    fn home(&self) -> PathBuf {
-        fs::canonicalize(&self.installation.home).unwrap_or_else(|_| self.installation.home.clone())
-    }
-
     /// Refuses the home, a directory above it, or one of those in it whose files programs execute, as a workspace.
     fn refuse_home(&self, workspace: &Path) -> anyhow::Result<()> {
-        let Some(what) = grants::part_of_home(workspace, &self.home()) else { return Ok(()) };
+        let homes = self.installation.homes();
+        let Some(what) = homes.iter().find_map(|home| grants::part_of_home(workspace, home)) else {
+            return Ok(());
+        };
         if self.options.home_workspace {
             return Ok(());
         }
@@ -273,7 +270,8 @@ impl Asked<'_> {
         // A task's are kept with its run, in the state directory.
         let run = path.parent().filter(|_| path.ends_with("attachments"));
         if run.and_then(Path::parent) != Some(self.installation.runs().root()) {
-            grants::refuse_copies(&directory, files, &self.home())?;
+            let homes = self.installation.homes();
+            homes.iter().try_for_each(|home| grants::refuse_copies(&directory, files, home))?;
         }
         Ok(Some(directory))
     }
