@@ -27,6 +27,7 @@ const NEW_NAMESPACES: [i32; 8] = [
 const TYPING: [u32; 2] = [0x5412, 0x541c];
 
 /// The limit that stays as it was set when the run began.
+#[allow(clippy::unnecessary_cast, reason = "C libraries differ in its type")]
 const CORE_LIMIT: u32 = libc::RLIMIT_CORE as u32;
 
 /// What `fcntl` does to have others wait until they may open a file: leases, and delegations of newer kernels.
