@@ -137,6 +137,13 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         refused(made.and_then(|_| std::os::unix::fs::chown(&file, Some(SOMEBODY), None)))
     }),
     attempt("privileges", "dump core, or have the host's root do it", |_| dump_core()),
+    attempt("privileges", "have a processor before all other programs (SCHED_FIFO)", |_| {
+        let priority = 1i32;
+        let fifo = libc::SCHED_FIFO.unsigned_abs() as usize;
+        apart(move || {
+            refused(call(libc::SYS_sched_setscheduler, [0, fifo, (&raw const priority) as usize, 0, 0]))
+        })
+    }),
     attempt("devices", "make a device", |bait| {
         let path = bait.workspace.join("device");
         let text = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
