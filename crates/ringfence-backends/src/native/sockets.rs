@@ -237,7 +237,8 @@ impl<'a> Search<'a> {
                 return Ok(None);
             };
             // One with so many parts is not followed to its end.
-            if target.as_bytes().iter().filter(|byte| **byte == b'/').count() > MAX_STEPS_OF_NAME {
+            let more = target.as_bytes().iter().filter(|byte| **byte == b'/').count();
+            if rest.len() + more > MAX_STEPS_OF_NAME {
                 return Ok(None);
             }
             if target.as_bytes().starts_with(b"/") {
