@@ -220,6 +220,26 @@ fn processes_are_bounded_by_default() {
     assert!(refused || ended, "{ran:?} {result}");
 }
 
+/// All networks of the machine share one bound for the memory of TCP, and a run holds what nobody reads.
+#[test]
+fn tcp_connection_of_a_run_holds_little_memory() {
+    let place = Place::new();
+    let script = "import socket
+listener = socket.create_server(('127.0.0.1', 0))
+sender = socket.create_connection(listener.getsockname())
+unread = listener.accept()[0]
+sender.setblocking(False)
+held = 0
+try:
+    while held < 16 << 20: held += sender.send(bytes(64 << 10))
+except BlockingIOError: pass
+print(held)";
+    fs::write(place.work().join("hold.py"), script).unwrap();
+    let ran = place.run(&["exec", "--mode", "native", "--", "/usr/bin/python3", "hold.py"]);
+    let held: u64 = ran.stdout.trim().parse().unwrap();
+    assert!((1..1 << 20).contains(&held), "{ran:?}");
+}
+
 /// Introducers of control strings without an end: sanitising them takes as long as the text is, and the time limit holds.
 #[test]
 fn control_strings_without_an_end_do_not_outlast_the_time_limit() {

@@ -197,6 +197,31 @@ in_every_sandbox! {
     }
 }
 
+/// A user who may write below a directory of the system can make any number of sockets there. Only root can make one for the test.
+#[test]
+fn many_sockets_below_the_shown_system_hide_their_directory() {
+    use std::os::unix::net::UnixListener;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let shown = tempfile::tempdir_in("/opt").unwrap();
+    let work = shown.path().join("service/work");
+    fs::create_dir_all(&work).unwrap();
+    symlink("service", shown.path().join("link")).unwrap();
+    let bind = |number| UnixListener::bind(shown.path().join(format!("link/{number}"))).unwrap();
+    let listeners: Vec<_> = (0..70).map(bind).collect();
+    let place = Place::new();
+    let [directory, work] = [&shown.path().join("service"), &work].map(|path| path.display().to_string());
+    let kinds = |options: &[&str]| {
+        let script = format!("cd {directory} && stat -c %F [0-9]* | sort | uniq -c");
+        let ran = place.run(&[&["exec", "--mode", "native"], options, &["--", "sh", "-c", &script]].concat());
+        ran.expect_code(0).stdout.trim().to_owned()
+    };
+    assert_eq!(kinds(&[]), "");
+    // A directory above what is named for the run is not hidden.
+    assert_eq!(kinds(&["-C", &work]), format!("{} regular empty file", listeners.len()));
+}
+
 /// A home below a directory that every run sees, by its path and by a link. Only root can make one.
 #[test]
 fn home_below_the_shown_system_is_empty() {

@@ -214,6 +214,20 @@ in_every_sandbox! {
     }
 }
 
+in_every_sandbox! {
+    /// Where `core_pattern` is a pipe, the kernel takes no notice of any limit but 1, and starts its program as root of the host.
+    fn limit_of_core_dumps_is_one_and_stays(sandbox: &Sandbox) {
+        let core = "grep 'Max core' /proc/self/limits";
+        let others = "grep 'Max nice' /proc/self/limits; grep 'Max realtime priority' /proc/self/limits";
+        let crash = "sh -c 'kill -SEGV $$'; ls | grep core";
+        let ran = sandbox.sh(&format!("{core}; ulimit -c 0; {core}; ulimit -c unlimited; {core}; {others}; {crash}"));
+        let words: Vec<&str> = ran.stdout.split_whitespace().collect();
+        let core = ["Max", "core", "file", "size", "1", "1", "bytes"];
+        let [nice, realtime] = [["Max", "nice", "priority", "0", "0"], ["Max", "realtime", "priority", "0", "0"]];
+        assert_eq!(words, [&core[..], &core, &core, &nice, &realtime].concat(), "{ran:?}");
+    }
+}
+
 /// All instances of the machine share 4,096 pseudoterminals.
 #[test]
 fn a_run_has_256_pseudoterminals_and_is_killed_first_without_memory() {

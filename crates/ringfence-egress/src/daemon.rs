@@ -19,7 +19,7 @@ use http::StatusCode;
 
 use crate::answer::Refusal;
 #[cfg(target_os = "linux")]
-use crate::unix_diag::owner_of_inode;
+use crate::unix_diag::{Listener, listeners, owner_of_inode};
 
 /// How the name of an announcement begins; the port and a random number follow.
 #[cfg(target_os = "linux")]
@@ -33,7 +33,7 @@ const LISTENING: &[u8] = b"00010000";
 /// How long the names of a port are looked at.
 #[cfg(target_os = "linux")]
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
-/// More names of one port are not looked at: no user has so many daemons.
+/// More names of one port, of this user and of root, are not looked at: no user has so many daemons.
 #[cfg(target_os = "linux")]
 const MAX_NAMES: usize = 16 << 10;
 /// One lookup of this process at a time.
@@ -110,7 +110,7 @@ async fn is_announced(port: u16) -> bool {
 #[cfg(target_os = "linux")]
 fn is_announced_until(port: u16, until: Instant) -> bool {
     let own = rustix::process::geteuid();
-    let Ok(names) = announcements(port) else { return true };
+    let Ok(names) = announcements(port, until) else { return true };
     let mut of_user = std::collections::HashSet::new();
     for (looked_at, named) in names.iter().enumerate() {
         if looked_at >= MAX_NAMES || Instant::now() >= until {
@@ -132,7 +132,8 @@ fn is_announced_until(port: u16, until: Instant) -> bool {
 pub fn is_announced_by_this_user(port: u16) -> bool {
     let own = rustix::process::geteuid();
     let is_own = |named: &Named| matches!(announcer(named), Ok(Some(owner)) if owner == own);
-    announcements(port).is_ok_and(|names| names.iter().take(MAX_NAMES).any(is_own))
+    let until = Instant::now() + LOOKUP_TIMEOUT;
+    announcements(port, until).is_ok_and(|names| names.iter().take(MAX_NAMES).any(is_own))
 }
 
 /// Nothing is known: there are no abstract sockets here.
@@ -148,16 +149,33 @@ struct Named {
     inode: u32,
 }
 
-/// The listening sockets that have names of announcements of a port. Connections that wait to be accepted are listed by the same name.
+/// The listening sockets that have names of announcements of a port, without those that another user has made, if the kernel tells. Any
+/// user can make thousands.
 #[cfg(target_os = "linux")]
-fn announcements(port: u16) -> io::Result<Vec<Named>> {
+fn announcements(port: u16, until: Instant) -> io::Result<Vec<Named>> {
     let begins = format!("{ANNOUNCEMENT}{port}:");
+    let own = rustix::process::geteuid();
+    let is_meant = |listener: &Listener| {
+        listener.name.starts_with(begins.as_bytes()) && (listener.user == own || listener.user.is_root())
+    };
+    match listeners(until, is_meant) {
+        Ok(found) => {
+            Ok(found.into_iter().map(|Listener { name, inode, .. }| Named { name, inode }).collect())
+        }
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
+        Err(_) => listed(begins.as_bytes()),
+    }
+}
+
+/// The same from the kernel's list, of all users. Connections that wait to be accepted are listed by the same name.
+#[cfg(target_os = "linux")]
+fn listed(begins: &[u8]) -> io::Result<Vec<Named>> {
     let list = std::fs::read(UNIX_SOCKETS)?;
     let names = list.split(|byte| *byte == b'\n').filter_map(|line| {
         let columns: Vec<&[u8]> =
             line.split(u8::is_ascii_whitespace).filter(|text| !text.is_empty()).collect();
         let [_, _, _, flags, _, _, inode, name] = columns[..] else { return None };
-        let name = name.strip_prefix(b"@").filter(|name| name.starts_with(begins.as_bytes()))?;
+        let name = name.strip_prefix(b"@").filter(|name| name.starts_with(begins))?;
         let inode = std::str::from_utf8(inode).ok().and_then(|text| text.parse().ok());
         // No socket has the inode 0, so nothing is known of one whose inode cannot be read.
         (flags == LISTENING).then(|| Named { name: name.to_vec(), inode: inode.unwrap_or(0) })
@@ -258,6 +276,53 @@ mod tests {
     }
 
     #[cfg(target_os = "linux")]
+    fn announcements(port: u16) -> std::io::Result<Vec<super::Named>> {
+        super::announcements(port, std::time::Instant::now() + super::LOOKUP_TIMEOUT)
+    }
+
+    /// More names than are looked at.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn names_that_another_user_has_bound_are_left_out() {
+        use std::io::{BufRead, BufReader};
+        use std::os::unix::process::CommandExt;
+        let own = rustix::process::geteuid();
+        if !own.is_root() {
+            return;
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        let script = "import resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+bound = []
+for number in range(16600):
+    bound.append(socket.socket(socket.AF_UNIX))
+    bound[-1].bind('\\0%s%s:%d' % (sys.argv[1], sys.argv[2], number))
+    bound[-1].listen()
+print('ready', flush=True)
+sys.stdin.read()";
+        let mut stranger = std::process::Command::new("/usr/bin/python3")
+            .args(["-c", script, super::ANNOUNCEMENT, &port.to_string()])
+            .uid(31_337)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        BufReader::new(stranger.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        let found = announcements(port).map(|names| names.len());
+        let is_announced_by_stranger = is_announced(port);
+        let announcement = Announcement::of(port);
+        let is_announced_by_own = is_announced(port) && is_announced_by_this_user(port);
+        drop(announcement);
+        drop(stranger.stdin.take());
+        stranger.wait().unwrap();
+        assert_eq!((ready.as_str(), found.ok()), ("ready\n", Some(0)));
+        assert!(!is_announced_by_stranger && is_announced_by_own);
+    }
+
+    #[cfg(target_os = "linux")]
     #[test]
     fn announced_port_is_refused_for_as_long_as_its_daemon_lives() {
         let state = tempfile::tempdir().unwrap();
@@ -293,7 +358,7 @@ mod tests {
         assert!(!is_announced(port) && !is_announced_by_this_user(port));
         // Connections that nobody accepts fill the queue of a socket.
         let full = UnixListener::bind_addr(&name("full")).unwrap();
-        let listed = super::announcements(port).unwrap();
+        let listed = announcements(port).unwrap();
         let full_name = &listed.iter().find(|named| named.name.ends_with(b"full")).unwrap().name;
         let waiting: Vec<_> = std::iter::repeat_with(|| UnixStream::connect_addr(&name("full")))
             .take_while(|_| super::owner_of(full_name).is_ok())
@@ -303,7 +368,7 @@ mod tests {
         drop((full, waiting));
         // Asked more often than connections fit into the queue of a socket.
         let _announcement = Announcement::of(port).unwrap();
-        let names = super::announcements(port).unwrap();
+        let names = announcements(port).unwrap();
         let name = &names.first().unwrap().name;
         assert!((0..20_000).filter(|_| matches!(super::owner_of(name), Ok(Some(_)))).count() > 10_000);
     }

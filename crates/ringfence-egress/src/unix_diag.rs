@@ -1,8 +1,9 @@
 //! Whose a Unix socket is, asked of the kernel by `NETLINK_SOCK_DIAG`: also of a socket that accepts no connection.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::time::Instant;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use rustix::process::Uid;
@@ -11,8 +12,16 @@ use rustix::process::Uid;
 const BY_FAMILY: u16 = 20;
 /// `AF_UNIX`.
 const FAMILY: u8 = 1;
-/// `NLM_F_REQUEST`.
+/// The types of messages that end a list, `NLMSG_ERROR` and `NLMSG_DONE`.
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+/// `NLM_F_REQUEST`, and with `NLM_F_DUMP`.
 const REQUEST: u16 = 1;
+const DUMP: u16 = 0x301;
+/// The state of sockets that take connections, `TCP_LISTEN`.
+const LISTENING: u32 = 1 << 10;
+/// The kernel sends a list in pieces of at most this length.
+const LIST_BYTES: usize = 32 << 10;
 /// `UDIAG_SHOW_NAME`, `UDIAG_SHOW_PEER` and `UDIAG_SHOW_UID`.
 const SHOWN: u32 = 0x01 | 0x04 | 0x40;
 /// `UNIX_DIAG_NAME`, `UNIX_DIAG_PEER` and `UNIX_DIAG_UID`: the attributes of an answer.
@@ -58,6 +67,50 @@ pub(crate) fn owner_of_inode(inode: u32, name: &[u8]) -> io::Result<Option<Uid>>
     }
 }
 
+/// A socket that takes connections at an abstract name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Listener {
+    /// The name without the zero at its beginning.
+    pub(crate) name: Vec<u8>,
+    pub(crate) inode: u32,
+    /// Who has made the socket.
+    pub(crate) user: Uid,
+}
+
+/// The sockets of this network namespace that take connections at an abstract name, as far as `is_meant` says so. An error where the
+/// kernel does not tell, or not until then.
+pub(crate) fn listeners(until: Instant, is_meant: impl Fn(&Listener) -> bool) -> io::Result<Vec<Listener>> {
+    let kernel = kernel()?;
+    rustix::net::send(&kernel, &request_of(DUMP, LISTENING, 0), SendFlags::empty())?;
+    let mut found = Vec::new();
+    let mut answer = vec![0; LIST_BYTES];
+    while Instant::now() < until {
+        let (_, length) = rustix::net::recv(&kernel, &mut answer[..], RecvFlags::TRUNC)?;
+        let mut rest = answer.get(..length).ok_or(io::ErrorKind::InvalidData)?;
+        while let (Some(length), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
+            let length = usize::try_from(length).unwrap_or(usize::MAX).max(HEADER_BYTES);
+            let message = rest.get(..length).ok_or(io::ErrorKind::InvalidData)?;
+            match kind {
+                DONE => return Ok(found),
+                ERROR => return Err(io::ErrorKind::Unsupported.into()),
+                BY_FAMILY => found.extend(listener(message)?.filter(&is_meant)),
+                _ => {}
+            }
+            rest = rest.get(length.next_multiple_of(ATTRIBUTE_BYTES)..).unwrap_or_default();
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// `None` for one whose name is a path. An error where the kernel does not tell who has made it.
+fn listener(message: &[u8]) -> io::Result<Option<Listener>> {
+    let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+    let (inode, socket) = socket_of(message).ok_or_else(unsupported)?;
+    let Some(name) = socket.name.strip_prefix(b"\0") else { return Ok(None) };
+    let user = socket.uid.ok_or_else(unsupported)?;
+    Ok(Some(Listener { name: name.to_vec(), inode, user }))
+}
+
 /// Whether this kernel answers such questions at all: it does not tell a socket that is not there from a question it does not know.
 fn is_answered() -> io::Result<bool> {
     let own = UnixDatagram::unbound()?;
@@ -65,40 +118,56 @@ fn is_answered() -> io::Result<bool> {
     Ok(u32::try_from(inode).is_ok_and(|inode| ask(inode).is_ok_and(|socket| socket.is_some())))
 }
 
-fn ask(inode: u32) -> io::Result<Option<Socket>> {
+/// A socket at which the kernel answers.
+fn kernel() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
-    let kernel =
-        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
+    let family = AddressFamily::NETLINK;
+    Ok(rustix::net::socket_with(family, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?)
+}
+
+fn ask(inode: u32) -> io::Result<Option<Socket>> {
+    let kernel = kernel()?;
     rustix::net::send(&kernel, &request(inode), SendFlags::empty())?;
     let mut answer = [0; 4096];
     let (length, _) = rustix::net::recv(&kernel, &mut answer, RecvFlags::empty())?;
     Ok(parse(answer.get(..length).unwrap_or_default(), inode))
 }
 
+/// The question for one socket, of any state.
 fn request(inode: u32) -> Vec<u8> {
+    request_of(REQUEST, u32::MAX, inode)
+}
+
+fn request_of(kind: u16, states: u32, inode: u32) -> Vec<u8> {
     let length = u32::try_from(HEADER_BYTES + REQUEST_BYTES).unwrap_or_default();
     let mut bytes = Vec::with_capacity(HEADER_BYTES + REQUEST_BYTES);
     bytes.extend(length.to_ne_bytes());
     bytes.extend(BY_FAMILY.to_ne_bytes());
-    bytes.extend(REQUEST.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
     // The sequence number and the port are the caller's, and not needed.
     bytes.extend([0; 8]);
     bytes.extend([FAMILY, 0, 0, 0]);
-    // Of any state, and with any cookie.
-    bytes.extend(u32::MAX.to_ne_bytes());
+    bytes.extend(states.to_ne_bytes());
     bytes.extend(inode.to_ne_bytes());
     bytes.extend(SHOWN.to_ne_bytes());
+    // With any cookie.
     bytes.extend([0xff; 8]);
     bytes
 }
 
 /// The socket in an answer about an inode; `None` if the answer is an error or about another one.
 fn parse(answer: &[u8], inode: u32) -> Option<Socket> {
-    if u16_at(answer, 4)? != BY_FAMILY || u32_at(answer, HEADER_BYTES + 4)? != inode {
+    if u16_at(answer, 4)? != BY_FAMILY {
         return None;
     }
+    socket_of(answer).filter(|(found, _)| *found == inode).map(|(_, socket)| socket)
+}
+
+/// The socket of a message, and its inode.
+fn socket_of(message: &[u8]) -> Option<(u32, Socket)> {
+    let inode = u32_at(message, HEADER_BYTES + 4)?;
     let mut socket = Socket::default();
-    let mut rest = answer.get(HEADER_BYTES + MESSAGE_BYTES..)?;
+    let mut rest = message.get(HEADER_BYTES + MESSAGE_BYTES..)?;
     while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
         let length = usize::from(length);
         let value = rest.get(ATTRIBUTE_BYTES..length)?;
@@ -110,7 +179,7 @@ fn parse(answer: &[u8], inode: u32) -> Option<Socket> {
         }
         rest = rest.get(length.next_multiple_of(ATTRIBUTE_BYTES)..).unwrap_or_default();
     }
-    Some(socket)
+    Some((inode, socket))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -129,7 +198,9 @@ mod tests {
 
     use rustix::process::Uid;
 
-    use super::{BY_FAMILY, Socket, owner_of_inode, parse, peer_of_inode};
+    use std::time::{Duration, Instant};
+
+    use super::{BY_FAMILY, Listener, Socket, listeners, owner_of_inode, parse, peer_of_inode};
 
     #[test]
     fn owner_of_a_socket_is_told_by_its_inode_and_name() {
@@ -142,6 +213,21 @@ mod tests {
         assert_eq!(owner_of_inode(0, name.as_bytes()).unwrap(), None);
         drop(socket);
         assert_eq!(owner_of_inode(inode, name.as_bytes()).unwrap(), None, "it is closed");
+    }
+
+    #[test]
+    fn listeners_are_listed_with_their_users_until_a_moment() {
+        let name = format!("ringfence-listener:{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        // A connection has the name too, and listens to nobody.
+        let _connected = (UnixStream::connect_addr(&address).unwrap(), listener.accept().unwrap());
+        let inode = u32::try_from(rustix::fs::fstat(listener.as_fd()).unwrap().st_ino).unwrap();
+        let named = |listener: &Listener| listener.name == name.as_bytes();
+        let found = listeners(Instant::now() + Duration::from_secs(600), named).unwrap();
+        let user = rustix::process::geteuid();
+        assert_eq!(found, [Listener { name: name.clone().into_bytes(), inode, user }]);
+        assert!(listeners(Instant::now(), named).is_err());
     }
 
     #[test]

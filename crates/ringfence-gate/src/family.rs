@@ -155,8 +155,9 @@ fn look_at(pid: i32) -> Option<Member> {
     })
 }
 
-/// What counts as memory of a process: its own pages, shared ones, those that are swapped out, and its page tables.
-const MEMORY: [&str; 4] = ["RssAnon:", "RssShmem:", "VmSwap:", "VmPTE:"];
+/// What counts as memory of a process: its own pages, shared ones, those that are swapped out, its page tables, and huge
+/// pages of the machine's reserve, which are in none of the others.
+const MEMORY: [&str; 5] = ["RssAnon:", "RssShmem:", "VmSwap:", "VmPTE:", "HugetlbPages:"];
 /// Most threads that are looked at for the memory of their process.
 const MAX_THREADS: usize = 64;
 
@@ -208,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_counts_page_tables_and_swap_and_an_ended_thread_has_none() {
-        let living = b"Name:\tx\nVmPTE:\t      40 kB\nRssAnon:\t 100 kB\nRssFile:\t 7 kB\nRssShmem:\t 20 kB\nVmSwap:\t 3 kB\n";
-        assert_eq!(memory_in(living), Some(163 << 10));
+    fn memory_counts_all_kinds_and_an_ended_thread_has_none() {
+        let living = b"Name:\tx\nVmPTE:\t      40 kB\nRssAnon:\t 100 kB\nRssFile:\t 7 kB\nRssShmem:\t 20 kB\nVmSwap:\t 3 kB\nHugetlbPages:\t 2048 kB\n";
+        assert_eq!(memory_in(living), Some((163 + 2048) << 10));
         assert_eq!(memory_in(b"Name:\tx\nState:\tZ (zombie)\nThreads:\t2\n"), None);
     }
 

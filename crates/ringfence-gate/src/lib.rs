@@ -17,6 +17,7 @@ mod wire;
 
 pub use descriptors::raise_descriptor_limit;
 pub use family::{status_of, threads_in_sight};
+pub use program::dump_no_core;
 pub use spawn::{Plain, Spawned, Spawner, StartFailure, spawn_program};
 pub use start::{Elsewhere, OWN_FILE, Started, exec, fork, own_command};
 pub use supervise::{GateError, run, run_at};

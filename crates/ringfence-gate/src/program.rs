@@ -22,6 +22,8 @@ const STACK: usize = 64 << 10;
 /// The signals that Rust ignores or the gate handles.
 const SIGNALS: [c_int; 5] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
+/// The largest core dump.
+const CORE_BYTES: u64 = 1;
 /// Least and most descriptors that a process of a run can have open.
 const DESCRIPTORS: RangeInclusive<u64> = 1024..=65_536;
 
@@ -118,7 +120,10 @@ impl Program {
             ioctl_tiocsctty(rustix::stdio::stdin())?;
         }
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        limit(Resource::Core, 0)?;
+        dump_no_core()?;
+        // Without these a run could keep the machine's processors from other programs where the user may.
+        limit(Resource::Rtprio, 0)?;
+        limit(Resource::Nice, 0)?;
         leave_half(Resource::Nofile, DESCRIPTORS)?;
         leave_half(Resource::Sigpending, 0..=u64::MAX)?;
         leave_half(Resource::Msgqueue, 0..=u64::MAX)?;
@@ -167,6 +172,16 @@ fn forget_signals() {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
+}
+
+/// Keeps this process and all that it starts from leaving core dumps. Of a limit of 0 the kernel takes no notice where `core_pattern` is
+/// a pipe, whose program it starts as root of the host; with one of exactly 1 byte it starts none, and a file has no space in it.
+/// One that may have no such limit keeps its own, 0.
+pub fn dump_no_core() -> io::Result<()> {
+    match limit(Resource::Core, CORE_BYTES) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => limit(Resource::Core, 0),
+        done => done,
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use ringfence_gate::{
-    Elsewhere, Spawned, Status, receive, send, spawn_program, threads_in_sight, write_frame,
+    Elsewhere, Spawned, Status, dump_no_core, receive, send, spawn_program, threads_in_sight, write_frame,
 };
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, openat, statx};
 use rustix::net::addr::SocketAddrArg;
@@ -125,6 +125,7 @@ fn begin(kind: Kind, ids: (u32, u32)) -> Result<Linux, Word> {
     be_killed_first(&process);
     leave_half_of_inotify();
     if kind.own_network {
+        bound_tcp_buffers();
         loopback().map_err(wrong("bring up the loopback"))?;
     }
     rustix::system::sethostname(b"ringfence").map_err(wrong("set its name"))?;
@@ -162,6 +163,8 @@ fn finish(
     if let Some(identity) = sandbox.identity {
         same_directory(Path::new("."), identity).map_err(wrong("find the workspace that was looked at"))?;
     }
+    // The filter lets no process change it.
+    dump_no_core().map_err(wrong("bound core dumps"))?;
     let extra = Extra { pinned: sandbox.processors.is_some(), alone: base.walls == Walls::None };
     let confined = confine(&sandbox.grants, sandbox.processors, (extra, filter));
     confined.map_err(|error| Word::Failed(error.to_string()))?;
@@ -275,6 +278,19 @@ fn leave_half_of_inotify() {
             let limit = fs::OpenOptions::new().write(true).open(format!("/proc/sys/user/max_inotify_{what}"));
             let _ = limit.and_then(|mut limit| limit.write_all(format!("{}\n", most / 2).as_bytes()));
         }
+    }
+}
+
+/// Least, first and largest length of the buffers of a TCP connection, as the kernel reads them, for receiving and for sending. On
+/// loopback, where the way is short, larger ones make nothing faster.
+const TCP_BUFFERS: [(&str, &[u8]); 2] = [("rmem", b"4096 65536 262144"), ("wmem", b"4096 16384 262144")];
+
+/// Bounds what a connection in the sandbox's own network holds of the memory for TCP, which is one for all networks of the machine.
+/// Where `/proc/sys` is read-only, as in containers, the buffers are as on the host.
+fn bound_tcp_buffers() {
+    for (what, lengths) in TCP_BUFFERS {
+        let file = fs::OpenOptions::new().write(true).open(format!("/proc/sys/net/ipv4/tcp_{what}"));
+        let _ = file.and_then(|mut file| file.write_all(lengths));
     }
 }
 

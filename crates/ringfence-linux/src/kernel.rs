@@ -8,7 +8,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_core::paths::DirectoryId;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, fstat, openat2};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, accessat, fstat, openat2};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
     mount_remount, move_mount, open_tree, unmount,
@@ -69,7 +70,7 @@ pub trait Kernel {
     /// Puts nothing in the place of a file or directory.
     fn mask(&mut self, target: &Path, nothing: Nothing, covered: Option<&Covered>)
     -> Result<(), KernelError>;
-    /// Puts nothing in the place of a socket, if it is still there.
+    /// Puts nothing in the place of a socket, or of a directory of sockets, if it is still there.
     fn mask_socket(&mut self, target: &Path) -> Result<(), KernelError>;
     /// Holds what is there in its place.
     fn hold(&mut self, target: &Path, access: Access, covered: Option<&Covered>) -> Result<(), KernelError>;
@@ -367,9 +368,21 @@ impl Kernel for Linux {
     }
 
     fn mask_socket(&mut self, target: &Path) -> Result<(), KernelError> {
-        let masked = locate(target).and_then(|place| attach_on(&clone_tree(Path::new(EMPTY_FILE))?, &place));
+        let masked = locate(target).and_then(|place| {
+            let is_directory = FileType::from_raw_mode(fstat(&place)?.st_mode) == FileType::Directory;
+            let empty = if is_directory { EMPTY_DIRECTORY } else { EMPTY_FILE };
+            attach_on(&clone_tree(Path::new(empty))?, &place)
+        });
         match masked {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // Where a link or a file is in the place of a directory above it, it is gone too.
+            Err(error)
+                if [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
+                    .map(Errno::raw_os_error)
+                    .map(Some)
+                    .contains(&error.raw_os_error()) =>
+            {
+                Ok(())
+            }
             masked => masked.map_err(failed("mask", target)),
         }
     }

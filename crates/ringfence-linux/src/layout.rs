@@ -173,7 +173,7 @@ pub enum Step {
         /// What has to be there.
         covered: Option<Covered>,
     },
-    /// Nothing in the place of a socket at which the host listens. One that is gone by then needs nothing.
+    /// Nothing in the place of a socket at which the host listens, or of a directory of many. One that is gone by then needs nothing.
     MaskSocket {
         /// Where.
         #[serde(with = "path_bytes")]

@@ -185,7 +185,8 @@ impl Native {
         };
         repositories::make_places(&plan.request, &survey).map_err(not_made)?;
         let bounded = self.offer().bound(&plan.request)?;
-        let sockets = system.sockets()?;
+        let ending = survey::Ending::of(&plan.request, &self.around);
+        let sockets = system.sockets(&plan::needed(&plan.request, &program, &survey), &ending)?;
         let spec = plan::spec(plan, base, (&program, &survey, sockets), &bounded)?;
         let placed = plan::placeholders(&plan.request, &survey);
         if let Some(layer) = plan::layer(&plan.request) {

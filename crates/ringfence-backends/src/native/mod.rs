@@ -5,6 +5,7 @@
 //! asks for them is refused.
 
 mod alone;
+mod bound_names;
 mod boundary;
 mod caps;
 mod driver;

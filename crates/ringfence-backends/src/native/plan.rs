@@ -52,6 +52,12 @@ fn home(request: &Request) -> Option<&str> {
     (home.starts_with('/') && !home.trim_matches('/').is_empty()).then_some(home)
 }
 
+/// The paths of the host that are of no use to a run if a directory above them is hidden.
+pub(super) fn needed<'a>(request: &'a Request, program: &'a Program, survey: &'a Survey) -> Vec<&'a Path> {
+    let shown = survey.shown.iter().map(|(path, _)| path.as_path());
+    shown.chain([request.workspace.host().as_path(), program.path.as_path()]).collect()
+}
+
 /// What the gate is told.
 pub(super) fn spec(
     plan: &Plan,

@@ -3,168 +3,320 @@
 //! A program reaches whoever listens at a path that it sees: neither a read-only mount nor a network of its own keeps it from
 //! that. The workspace and what a policy names are searched for sockets; the system is too large for that, so the kernel is asked
 //! which names are bound.
+//!
+//! Any user of the machine, and a run with the host's network, binds names in any number, over links of its own. So a name costs one call
+//! unless a link is in it; only links of root and of the user are followed, in a bounded number of steps, and the run's time and its
+//! cancellation end the search.
 #![expect(clippy::disallowed_methods, reason = "parts of the system, which no run writes")]
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
+use rustix::io::Errno;
+use rustix::process::{Uid, geteuid};
 
-use crate::shared::survey::real;
+use super::bound_names::{self, BoundName};
+use crate::shared::survey::Ending;
 
-/// Places of which a run sees nothing, unless its program is there. Most sockets are there, and resolving the path of each takes several calls.
-const UNSEEN: [&str; 3] = ["/run/", "/var/run/", "/tmp/"];
+/// Places of which a run sees nothing, unless its program is there. Most sockets are there.
+const UNSEEN: [&str; 3] = ["/run", "/var/run", "/tmp"];
+/// Where paths lead elsewhere for every process.
+const OF_PROCESSES: &str = "/proc";
+/// Parts of paths and links that are followed for one name. Those of services have a few.
+const MAX_STEPS_OF_NAME: usize = 256;
+/// The same for all names of root and the user, and for all names of other users.
+const MAX_STEPS: u32 = 1 << 17;
+/// Directories of which it is remembered where they lead.
+const MAX_KNOWN: usize = 4096;
+/// More sockets in one directory than this, and the whole directory is hidden.
+const MAX_IN_DIRECTORY: usize = 64;
+/// Most sockets and directories of sockets that are hidden. Each is a mount.
+const MAX_COVERS: usize = 1024;
 
-/// `SOCK_DIAG_BY_FAMILY`, and the types of messages that end an answer: `NLMSG_ERROR`, `NLMSG_DONE`.
-const BY_FAMILY: u16 = 20;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
-const DUMP: u16 = 0x301;
-/// `AF_UNIX`.
-const FAMILY: u8 = 1;
-/// The states of sockets that take connections or messages of anybody: `TCP_LISTEN`, and `TCP_CLOSE` for those without connections.
-const STATES: u32 = 1 << 10 | 1 << 7;
-/// `UDIAG_SHOW_NAME`, and its attribute in an answer, `UNIX_DIAG_NAME`.
-const SHOW_NAME: u32 = 1;
-const NAME_ATTRIBUTE: u16 = 0;
-/// The lengths of `struct nlmsghdr`, `struct unix_diag_req`, `struct unix_diag_msg` and `struct nlattr`.
-const HEADER_BYTES: usize = 16;
-const REQUEST_BYTES: usize = 24;
-const MESSAGE_BYTES: usize = 16;
-const ATTRIBUTE_BYTES: usize = 4;
-/// The kernel answers in pieces of at most this length.
-const ANSWER_BYTES: usize = 32 << 10;
+/// Why it is not known which sockets have to be hidden.
+#[derive(Debug)]
+pub(super) enum SocketsError {
+    List(io::Error),
+    /// Names of root or the user need more steps than are taken.
+    Steps,
+    /// More would have to be hidden than can be.
+    Covers,
+}
 
-/// The sockets below directories that are seen, links resolved.
-pub(super) fn below(seen: &[&Path]) -> io::Result<Vec<PathBuf>> {
-    // Not every kernel has the first, and some containers refuse it.
-    let is_unseen = |place: &&str| !seen.iter().any(|seen| seen.starts_with(place));
-    let unseen: Vec<&str> = UNSEEN.into_iter().filter(is_unseen).collect();
-    let names =
-        bound(&unseen).or_else(|_| fs::read("/proc/net/unix").map(|table| listed(&table, &unseen)))?;
-    let mut parents = BTreeMap::new();
-    let mut found = Vec::new();
-    for name in names {
-        let (Some(parent), Some(last)) = (name.parent(), name.file_name()) else { continue };
-        let real = parents.entry(parent.to_owned()).or_insert_with(|| real(parent).map(|(real, _)| real));
-        let Some(path) = real.as_ref().map(|real| real.join(last)) else { continue };
+impl fmt::Display for SocketsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::List(error) => write!(f, "the sockets that the host listens at cannot be listed: {error}"),
+            Self::Steps => f.write_str("there are too many sockets of yours or of root's, or links to them, to find out which the run would see"),
+            Self::Covers => write!(f, "more than {MAX_COVERS} sockets of the host would have to be hidden"),
+        }
+    }
+}
+
+impl SocketsError {
+    /// What the user can do.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self {
+            Self::List(_) => "allow `ringfence` to read `/proc/net/unix`",
+            Self::Steps | Self::Covers => {
+                "end the program that listens at so many sockets; `ss -xlp` lists them"
+            }
+        }
+    }
+}
+
+/// The sockets below directories that are seen, links resolved, or directories that hold many of them. Of these, none has a path of
+/// `needed` in it. What was found is not all if `ending` is due.
+pub(super) fn below(
+    seen: &[&Path],
+    needed: &[&Path],
+    ending: &Ending<'_>,
+) -> Result<Vec<PathBuf>, SocketsError> {
+    let mut search = Search::new(seen, ending);
+    bound_names::list(&mut |name| search.visit(&name)).map_err(SocketsError::List)?;
+    if search.failed {
+        return Err(SocketsError::Steps);
+    }
+    let may_hide = |directory: &Path| {
+        seen.iter().any(|seen| directory.starts_with(seen) && directory != *seen)
+            && !needed.iter().any(|path| path.starts_with(directory))
+    };
+    covers(&search.found, &may_hide)
+}
+
+/// What is hidden so that these sockets are. A user who may write in a part of the system can make any number of them.
+fn covers(
+    sockets: &BTreeSet<PathBuf>,
+    may_hide: &dyn Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>, SocketsError> {
+    let mut counts: BTreeMap<&Path, usize> = BTreeMap::new();
+    for parent in sockets.iter().filter_map(|socket| socket.parent()) {
+        *counts.entry(parent).or_default() += 1;
+    }
+    let is_crowded = |parent: &&Path| counts.get(parent).is_some_and(|count| *count > MAX_IN_DIRECTORY);
+    let parent = |path: &PathBuf| path.parent().filter(|parent| may_hide(parent)).map(Path::to_owned);
+    let mut covers: BTreeSet<PathBuf> = sockets
+        .iter()
+        .map(|socket| {
+            parent(socket).filter(|parent| is_crowded(&parent.as_path())).unwrap_or_else(|| socket.clone())
+        })
+        .collect();
+    while covers.len() > MAX_COVERS {
+        let depth = |path: &PathBuf| path.components().count();
+        let deepest = covers.iter().filter(|path| parent(path).is_some()).map(depth).max();
+        let Some(deepest) = deepest else { return Err(SocketsError::Covers) };
+        let above = |path: &PathBuf| parent(path).filter(|_| depth(path) == deepest);
+        covers = covers.iter().map(|path| above(path).unwrap_or_else(|| path.clone())).collect();
+    }
+    let is_within = |path: &&PathBuf| path.ancestors().skip(1).any(|above| covers.contains(above));
+    Ok(covers.iter().filter(|path| !is_within(path)).cloned().collect())
+}
+
+/// What becomes of the names that the kernel lists.
+struct Search<'a> {
+    seen: &'a [&'a Path],
+    unseen: Vec<&'static str>,
+    ending: &'a Ending<'a>,
+    user: Uid,
+    /// Steps that are left for names of root and the user, and for those of others.
+    steps: u32,
+    steps_of_others: u32,
+    /// The real paths of directories.
+    known: HashMap<PathBuf, Option<PathBuf>>,
+    found: BTreeSet<PathBuf>,
+    /// Whether names of root or the user were not followed to their ends.
+    failed: bool,
+}
+
+/// There are no steps left.
+struct Exhausted;
+
+impl<'a> Search<'a> {
+    fn new(seen: &'a [&'a Path], ending: &'a Ending<'a>) -> Self {
+        let is_unseen = |place: &&str| !seen.iter().any(|seen| seen.starts_with(place));
+        Self {
+            seen,
+            unseen: UNSEEN.into_iter().filter(is_unseen).chain([OF_PROCESSES]).collect(),
+            ending,
+            user: geteuid(),
+            steps: MAX_STEPS,
+            steps_of_others: MAX_STEPS,
+            known: HashMap::new(),
+            found: BTreeSet::new(),
+            failed: false,
+        }
+    }
+
+    fn visit(&mut self, name: &BoundName) -> ControlFlow<()> {
+        if self.ending.is_due() {
+            return ControlFlow::Break(());
+        }
+        let path = name.path.as_path();
+        let (Some(parent), Some(last)) = (path.parent(), path.file_name()) else {
+            return ControlFlow::Continue(());
+        };
+        if self.unseen.iter().any(|unseen| parent.starts_with(unseen)) {
+            return ControlFlow::Continue(());
+        }
+        let is_of_other = name.user.is_some_and(|user| user != self.user && !user.is_root());
+        match self.resolve(parent, is_of_other) {
+            Ok(Some(directory)) => self.add(directory.join(last)),
+            Ok(None) => {}
+            // Other users can bind names that no link tells of in any case.
+            Err(Exhausted) if is_of_other => {}
+            Err(Exhausted) => {
+                self.failed = true;
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn add(&mut self, path: PathBuf) {
         let is_socket = || fs::symlink_metadata(&path).is_ok_and(|data| data.file_type().is_socket());
-        if seen.iter().any(|seen| path.starts_with(seen)) && is_socket() {
-            found.push(path);
+        if self.is_seen(&path) && is_socket() {
+            self.found.insert(path);
         }
     }
-    Ok(found)
-}
 
-/// Whether a name is a path that may be seen.
-fn may_be_seen(name: &[u8], unseen: &[&str]) -> bool {
-    name.starts_with(b"/") && !unseen.iter().any(|unseen| name.starts_with(unseen.as_bytes()))
-}
+    fn is_seen(&self, path: &Path) -> bool {
+        self.seen.iter().any(|seen| path.starts_with(seen))
+    }
 
-/// The names that sockets are bound to, as the kernel tells them.
-fn bound(unseen: &[&str]) -> io::Result<Vec<PathBuf>> {
-    let flags = SocketFlags::CLOEXEC;
-    let kernel =
-        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
-    rustix::net::send(&kernel, &request(), SendFlags::empty())?;
-    let mut names = Vec::new();
-    let mut answer = vec![0; ANSWER_BYTES];
-    loop {
-        let (_, length) = rustix::net::recv(&kernel, &mut answer[..], RecvFlags::TRUNC)?;
-        let answer = answer.get(..length).ok_or(io::ErrorKind::InvalidData)?;
-        if parse(answer, unseen, &mut names)? {
-            return Ok(names);
+    /// Where a directory really is; `None` if it is not there, or leads over a link of another user.
+    fn resolve(&mut self, directory: &Path, is_of_other: bool) -> Result<Option<PathBuf>, Exhausted> {
+        if let Some(known) = self.known.get(directory) {
+            return Ok(known.clone());
         }
+        let is_plain =
+            directory.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        if !(is_plain && self.is_seen(directory)) {
+            self.step(is_of_other)?;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let real = match openat2(CWD, directory, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+            Ok(_) if is_plain => Some(directory.components().collect()),
+            Ok(opened) => path_of(&opened),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => None,
+            Err(_) => self.follow(directory, is_of_other)?,
+        };
+        if self.known.len() < MAX_KNOWN {
+            self.known.insert(directory.to_owned(), real.clone());
+        }
+        Ok(real)
+    }
+
+    /// The same over links of root and of the user.
+    fn follow(&mut self, directory: &Path, is_of_other: bool) -> Result<Option<PathBuf>, Exhausted> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = || openat(CWD, "/", flags, Mode::empty()).ok();
+        let Some(mut place) = root() else { return Ok(None) };
+        let mut rest = parts(directory.as_os_str().as_bytes());
+        for _ in 0..MAX_STEPS_OF_NAME {
+            let Some(part) = rest.pop() else { return Ok(path_of(&place)) };
+            self.step(is_of_other)?;
+            let Ok(next) = openat(&place, &part, flags, Mode::empty()) else { return Ok(None) };
+            let Ok(data) = fstat(&next) else { return Ok(None) };
+            if FileType::from_raw_mode(data.st_mode) != FileType::Symlink {
+                place = next;
+                continue;
+            }
+            let owner = Uid::from_raw(data.st_uid);
+            let Some(target) =
+                readlinkat(&next, "", Vec::new()).ok().filter(|_| owner == self.user || owner.is_root())
+            else {
+                return Ok(None);
+            };
+            // One with so many parts is not followed to its end.
+            let more = target.as_bytes().iter().filter(|byte| **byte == b'/').count();
+            if rest.len() + more > MAX_STEPS_OF_NAME {
+                return Ok(None);
+            }
+            if target.as_bytes().starts_with(b"/") {
+                let Some(root) = root() else { return Ok(None) };
+                place = root;
+            }
+            rest.extend(parts(target.as_bytes()));
+        }
+        Ok(None)
+    }
+
+    fn step(&mut self, is_of_other: bool) -> Result<(), Exhausted> {
+        let left = if is_of_other { &mut self.steps_of_others } else { &mut self.steps };
+        *left = left.checked_sub(1).ok_or(Exhausted)?;
+        Ok(())
     }
 }
 
-fn request() -> Vec<u8> {
-    let length = u32::try_from(HEADER_BYTES + REQUEST_BYTES).unwrap_or_default();
-    let header = [&length.to_ne_bytes()[..], &BY_FAMILY.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8]];
-    let (states, any_inode, any_cookie) = (STATES.to_ne_bytes(), [0; 4], [0xff; 8]);
-    let body = [&[FAMILY, 0, 0, 0][..], &states, &any_inode, &SHOW_NAME.to_ne_bytes(), &any_cookie];
-    header.into_iter().chain(body).flatten().copied().collect()
+/// The names of a path, the first one last.
+fn parts(path: &[u8]) -> Vec<OsString> {
+    let names = path.rsplit(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    names.map(|name| OsString::from_vec(name.to_vec())).collect()
 }
 
-/// Adds the names of one answer. Returns whether it is the last one.
-fn parse(mut answer: &[u8], unseen: &[&str], names: &mut Vec<PathBuf>) -> io::Result<bool> {
-    while let Some((length, kind)) = message(answer) {
-        let whole = answer.get(..length).ok_or(io::ErrorKind::InvalidData)?;
-        match kind {
-            DONE => return Ok(true),
-            ERROR => return Err(io::ErrorKind::Unsupported.into()),
-            BY_FAMILY => names.extend(name(whole).filter(|name| may_be_seen(name, unseen)).map(path)),
-            _ => {}
-        }
-        answer = answer.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(false)
-}
-
-/// The length and the type of the first message.
-fn message(answer: &[u8]) -> Option<(usize, u16)> {
-    let length = u32::from_ne_bytes(answer.get(..4)?.try_into().ok()?);
-    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    Some((usize::try_from(length).ok()?.max(HEADER_BYTES), kind))
-}
-
-/// The name of the socket of a message.
-fn name(message: &[u8]) -> Option<&[u8]> {
-    let mut attributes = message.get(HEADER_BYTES + MESSAGE_BYTES..)?;
-    loop {
-        let length = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
-        let kind = u16::from_ne_bytes(attributes.get(2..4)?.try_into().ok()?);
-        if kind == NAME_ATTRIBUTE {
-            let name = attributes.get(ATTRIBUTE_BYTES..length)?;
-            // An abstract name begins with a zero; of a path it is the end.
-            return name.split(|byte| *byte == 0).next();
-        }
-        attributes = attributes.get(length.max(ATTRIBUTE_BYTES).next_multiple_of(4)..)?;
-    }
-}
-
-/// The names in the kernel's table, one a line, after seven other columns.
-fn listed(table: &[u8], unseen: &[&str]) -> Vec<PathBuf> {
-    let names = table.split(|byte| *byte == b'\n').filter_map(|line| {
-        let name = line.windows(2).position(|bytes| bytes == b" /")?;
-        Some(&line[name + 1..])
-    });
-    names.filter(|name| may_be_seen(name, unseen)).map(path).collect()
-}
-
-fn path(name: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(name))
+/// Where the kernel has what was opened.
+fn path_of(opened: &OwnedFd) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd())).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::ops::ControlFlow;
+    use std::os::unix::fs::{lchown, symlink};
     use std::os::unix::net::{UnixDatagram, UnixListener};
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
 
-    use super::{UNSEEN, below, bound, listed};
+    use rustix::process::Uid;
+
+    use super::super::bound_names::BoundName;
+    use super::{MAX_COVERS, MAX_IN_DIRECTORY, MAX_STEPS, MAX_STEPS_OF_NAME, Search, covers};
+    use crate::shared::survey::Ending;
+
+    /// A user of whom nothing here is.
+    const STRANGER: u32 = 31_337;
+
+    fn below(seen: &Path, needed: &[&Path]) -> Vec<PathBuf> {
+        let not_interrupted = AtomicBool::new(false);
+        super::below(&[seen], needed, &Ending::new(&not_interrupted, in_an_hour())).unwrap()
+    }
+
+    fn in_an_hour() -> Instant {
+        Instant::now() + Duration::from_secs(3600)
+    }
+
+    /// Not below `/tmp`, which no run sees.
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let place = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = place.path().canonicalize().unwrap();
+        std::fs::create_dir(path.join("seen")).unwrap();
+        (place, path)
+    }
 
     #[test]
     fn sockets_below_a_directory_are_found_through_links() {
-        // Not below `/tmp`, which no run sees.
-        let place = tempfile::tempdir_in("/var/tmp").unwrap();
-        let at = |name: &str| place.path().join(name);
-        std::fs::create_dir(at("seen")).unwrap();
-        std::os::unix::fs::symlink("seen", at("link")).unwrap();
-        let _stream = UnixListener::bind(at("seen/stream")).unwrap();
-        let _datagram = UnixDatagram::bind(at("link/datagram")).unwrap();
-        let _beside = UnixListener::bind(at("beside")).unwrap();
-        let gone = UnixListener::bind(at("seen/gone")).unwrap();
-        std::fs::remove_file(at("seen/gone")).unwrap();
-        let seen = at("seen").canonicalize().unwrap();
-        let mut found = below(&[&seen]).unwrap();
-        found.sort_unstable();
-        assert_eq!(found, [seen.join("datagram"), seen.join("stream")]);
+        let (_place, at) = place();
+        symlink("seen", at.join("link")).unwrap();
+        symlink(&at, at.join("seen/up")).unwrap();
+        let _stream = UnixListener::bind(at.join("seen/stream")).unwrap();
+        let _datagram = UnixDatagram::bind(at.join("link/datagram")).unwrap();
+        let _dotted = UnixDatagram::bind(at.join("seen/../link/./up/seen/dotted")).unwrap();
+        let _beside = UnixListener::bind(at.join("beside")).unwrap();
+        let gone = UnixListener::bind(at.join("seen/gone")).unwrap();
+        std::fs::remove_file(at.join("seen/gone")).unwrap();
+        let seen = at.join("seen");
+        assert_eq!(below(&seen, &[]), ["datagram", "dotted", "stream"].map(|name| seen.join(name)));
         drop(gone);
     }
 
@@ -174,25 +326,93 @@ mod tests {
         let packages = place.path().canonicalize().unwrap().join("node_modules");
         std::fs::create_dir(&packages).unwrap();
         let _listener = UnixListener::bind(packages.join("socket")).unwrap();
-        assert_eq!(below(&[&packages]).unwrap(), [packages.join("socket")]);
+        assert_eq!(below(&packages, &[]), [packages.join("socket")]);
     }
 
     #[test]
-    fn both_ways_to_ask_name_the_same_socket() {
-        let place = tempfile::tempdir_in("/var/tmp").unwrap();
-        let path = place.path().join("a socket");
-        let _listener = UnixListener::bind(&path).unwrap();
-        assert!(bound(&UNSEEN).unwrap().contains(&path));
-        assert!(listed(&std::fs::read("/proc/net/unix").unwrap(), &UNSEEN).contains(&path));
+    fn directory_with_many_sockets_is_hidden_unless_the_run_needs_it() {
+        let (_place, at) = place();
+        let seen = at.join("seen");
+        std::fs::create_dir(seen.join("many")).unwrap();
+        let socket = |number: usize| UnixDatagram::bind(seen.join(format!("many/{number}"))).unwrap();
+        let sockets: Vec<_> = (0..=MAX_IN_DIRECTORY).map(socket).collect();
+        assert_eq!(below(&seen, &[]), [seen.join("many")]);
+        assert_eq!(below(&seen, &[&seen.join("many/work")]).len(), sockets.len());
+        // What is seen is a part of the system.
+        assert_eq!(below(&seen.join("many"), &[]).len(), sockets.len());
     }
 
     #[test]
-    fn table_lines_without_a_path_are_left_out() {
-        let table = b"Num RefCount Protocol Flags Type St Inode Path\n\
-            0: 00000002 00000000 00010000 0001 01 1 /opt/a b\n\
-            0: 00000002 00000000 00010000 0001 01 2 @abstract\n\
-            0: 00000002 00000000 00010000 0001 01 3 /run/x\n\
-            0: 00000003 00000000 00000000 0001 03 4\n";
-        assert_eq!(listed(table, &UNSEEN), [PathBuf::from("/opt/a b")]);
+    fn sockets_in_many_directories_are_hidden_with_those_above() {
+        let sockets = |kept: &str, count: usize| -> BTreeSet<PathBuf> {
+            let many = (0..count).map(|number| format!("/opt/stranger/{number}/a/socket").into());
+            many.chain([kept.into()]).collect()
+        };
+        let may_hide = |directory: &Path| directory.starts_with("/opt/stranger");
+        let found = covers(&sockets("/opt/socket", MAX_COVERS), &may_hide).unwrap();
+        assert_eq!(found, ["/opt/socket", "/opt/stranger"].map(PathBuf::from));
+        assert_eq!(covers(&sockets("/opt/socket", 9), &may_hide).unwrap().len(), 10);
+        assert!(covers(&sockets("/opt/socket", MAX_COVERS), &|_| false).is_err());
+    }
+
+    /// Runs a search over names of a user. Returns how it ended, and the steps that were taken.
+    fn search(seen: &Path, user: Uid, names: impl IntoIterator<Item = PathBuf>) -> (Search<'static>, u32) {
+        let ending = Box::leak(Box::new(Ending::new(Box::leak(Box::default()), in_an_hour())));
+        let seen = Box::leak(Box::new([&*Box::leak(seen.to_owned().into_boxed_path())]));
+        let mut search = Search::new(seen, ending);
+        let _ = names.into_iter().try_for_each(|path| search.visit(&BoundName { path, user: Some(user) }));
+        let steps = MAX_STEPS * 2 - search.steps - search.steps_of_others;
+        (search, steps)
+    }
+
+    #[test]
+    fn long_links_of_others_are_not_followed_and_own_ones_not_far() {
+        let (_place, at) = place();
+        std::fs::create_dir(at.join("a")).unwrap();
+        for link in 0..38 {
+            let last = if link == 0 { "seen".to_owned() } else { format!("l{}", link - 1) };
+            symlink("a/../".repeat(810) + &last, at.join(format!("l{link}"))).unwrap();
+        }
+        symlink("seen", at.join("of_other")).unwrap();
+        let _socket = UnixDatagram::bind(at.join("seen/socket")).unwrap();
+        let own = rustix::process::geteuid();
+        for user in [own, Uid::from_raw(STRANGER)] {
+            let names = (0..100).map(|number| at.join(format!("l37/{number}/socket")));
+            let (found, steps) = search(&at.join("seen"), user, names);
+            assert!(found.found.is_empty() && !found.failed);
+            assert!(steps as usize <= 100 * (MAX_STEPS_OF_NAME + 1), "{steps}");
+        }
+        let over_link = || search(&at.join("seen"), own, [at.join("of_other/socket")]).0.found;
+        assert_eq!(over_link(), [at.join("seen/socket")].into());
+        if own.is_root() {
+            lchown(at.join("of_other"), Some(STRANGER), None).unwrap();
+            assert!(over_link().is_empty());
+        }
+    }
+
+    #[test]
+    fn names_of_others_fail_nothing_and_hide_no_socket_of_the_system() {
+        let (_place, at) = place();
+        let seen = at.join("seen");
+        let _socket = UnixDatagram::bind(seen.join("socket")).unwrap();
+        let _elsewhere = UnixDatagram::bind(at.join("elsewhere")).unwrap();
+        let many = (0..=MAX_STEPS).map(|number| at.join(format!("{number}/socket")));
+        let names = || many.clone().chain([at.join("seen/../seen/other"), seen.join("socket")]);
+        let (found, _) = search(&seen, Uid::from_raw(STRANGER), names());
+        assert_eq!((found.found, found.failed), ([seen.join("socket")].into(), false));
+        let (found, _) = search(&seen, rustix::process::geteuid(), names());
+        assert!(found.failed, "what is not known is not passed over");
+    }
+
+    #[test]
+    fn search_ends_with_the_time_of_the_run_and_its_cancellation() {
+        let name = BoundName { path: "/opt/a/socket".into(), user: None };
+        for (interrupted, deadline) in [(true, in_an_hour()), (false, Instant::now())] {
+            let interrupted = AtomicBool::new(interrupted);
+            let ending = Ending::new(&interrupted, deadline);
+            let mut search = Search::new(&[], &ending);
+            assert!((0..10_000).any(|_| search.visit(&name) == ControlFlow::Break(())));
+            assert!(ending.check("it was searched").is_err());
+        }
     }
 }

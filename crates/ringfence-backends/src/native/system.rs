@@ -19,7 +19,7 @@ use super::sockets;
 use crate::Surroundings;
 use crate::shared::listed_names::ListedNames;
 use crate::shared::program::locate;
-use crate::shared::survey::real;
+use crate::shared::survey::{Ending, real};
 
 /// The parts of a system that programs need to run.
 const PARTS: [&str; 11] =
@@ -119,16 +119,20 @@ pub(super) enum Part {
 }
 
 impl System {
-    /// The sockets at which the host listens below what is seen of it.
-    pub(super) fn sockets(&self) -> Result<Vec<PathBuf>, LaunchError> {
+    /// The sockets at which the host listens below what is seen of it, and directories that hold many of them. Of these, none has a path
+    /// of `needed` in it.
+    pub(super) fn sockets(&self, needed: &[&Path], ending: &Ending<'_>) -> Result<Vec<PathBuf>, LaunchError> {
         let directories = self.parts.iter().filter_map(|part| match part {
             Part::Directory(path) => Some(path.as_path()),
             Part::Link(..) => None,
         });
         let seen: Vec<&Path> = directories.collect();
-        sockets::below(&seen).map_err(|error| {
-            let message = format!("the sockets that the host listens at cannot be listed: {error}");
-            LaunchError::Runtime(Failure::new(FailureClass::Refused, message))
+        let found = sockets::below(&seen, needed, ending);
+        ending.check("sockets of the host were looked for")?;
+        found.map_err(|error| {
+            LaunchError::Runtime(
+                Failure::new(FailureClass::Refused, error.to_string()).with_remedy(error.remedy()),
+            )
         })
     }
 }

@@ -56,6 +56,8 @@ const MAX_COVER_BYTES: usize = 6 << 20;
 const MAX_HIDDEN_IN_DIRECTORY: usize = 64;
 /// How often a workspace is scanned in which other runs move what has to be hidden.
 const MAX_SCANS: usize = 5;
+/// What is done when a workspace and directories that are named for a run were scanned.
+const SCANNED: &str = "its workspace was scanned";
 /// How many entries are visited before it is checked whether the scan has to end.
 const VISITS_BETWEEN_CHECKS: u32 = 512;
 /// Most paths that a notice names.
@@ -333,8 +335,8 @@ pub(crate) fn real(path: &Path) -> Option<(PathBuf, bool)> {
     }
 }
 
-/// What ends a scan before it is done. A run may have left a workspace that takes long to scan.
-struct Ending<'a> {
+/// What ends a scan or a search before it is done. A run may have left a workspace that takes long to scan.
+pub(crate) struct Ending<'a> {
     interrupted: &'a AtomicBool,
     deadline: Instant,
     visits: Cell<u32>,
@@ -342,14 +344,18 @@ struct Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    fn of(request: &Request, around: &'a Surroundings) -> Self {
+    /// When the run is cancelled, or has no time left of what it may take from now on.
+    pub(crate) fn of(request: &Request, around: &'a Surroundings) -> Self {
         let time = request.policy.limits.timeout_seconds.duration();
-        let (visits, failure) = (Cell::new(0), Cell::new(None));
-        Self { interrupted: &around.interrupted, deadline: Instant::now() + time, visits, failure }
+        Self::new(&around.interrupted, Instant::now() + time)
+    }
+
+    pub(crate) fn new(interrupted: &'a AtomicBool, deadline: Instant) -> Self {
+        Self { interrupted, deadline, visits: Cell::new(0), failure: Cell::new(None) }
     }
 
     /// Whether nothing more is to be visited. Mostly it only counts.
-    fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         let visits = self.visits.get().wrapping_add(1);
         self.visits.set(visits);
         if visits.is_multiple_of(VISITS_BETWEEN_CHECKS) && self.failure.get().is_none() {
@@ -362,12 +368,12 @@ impl<'a> Ending<'a> {
         self.failure.get().is_some()
     }
 
-    /// Why a scan was not ended by itself.
-    fn check(&self) -> Result<(), LaunchError> {
+    /// Why a search did not end by itself. `done` says what it was to do, as in "its workspace was scanned".
+    pub(crate) fn check(&self, done: &str) -> Result<(), LaunchError> {
         let message = match self.failure.get() {
             None => return Ok(()),
-            Some(FailureClass::Cancelled) => "the run was cancelled while its workspace was scanned",
-            Some(_) => "the time of the run was over before its workspace was scanned",
+            Some(FailureClass::Cancelled) => format!("the run was cancelled while {done}"),
+            Some(_) => format!("the time of the run was over before {done}"),
         };
         let class = self.failure.get().unwrap_or(FailureClass::Unknown);
         Err(LaunchError::Runtime(Failure::new(class, message)))
@@ -631,7 +637,7 @@ impl Survey {
         let unvisited = unvisited.map_err(|error| {
             refused(format!("{} cannot be searched for what must be hidden: {error}", root.display()))
         })?;
-        names.ending.check()?;
+        names.ending.check(SCANNED)?;
         if unvisited.more {
             let most = BOUNDS.entries;
             return Err(refused(format!("{} has more than {most} files, too many to scan", root.display())));
@@ -740,7 +746,7 @@ impl Survey {
                     None => to_hold.push(whole),
                 }
             }
-            ending.check()?;
+            ending.check(SCANNED)?;
         }
         // Files that were named by themselves.
         for (path, id) in &self.granted {

@@ -136,11 +136,13 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         let made = fs::File::create(&file);
         refused(made.and_then(|_| std::os::unix::fs::chown(&file, Some(SOMEBODY), None)))
     }),
-    attempt("privileges", "dump core", |_| {
-        match rustix::process::getrlimit(rustix::process::Resource::Core) {
-            rustix::process::Rlimit { maximum: Some(0), .. } => Outcome::Held("the limit is 0".into()),
-            _ => Outcome::Broken("nothing keeps it from it".into()),
-        }
+    attempt("privileges", "dump core, or have the host's root do it", |_| dump_core()),
+    attempt("privileges", "have a processor before all other programs (SCHED_FIFO)", |_| {
+        let priority = 1i32;
+        let fifo = libc::SCHED_FIFO.unsigned_abs() as usize;
+        apart(move || {
+            refused(call(libc::SYS_sched_setscheduler, [0, fifo, (&raw const priority) as usize, 0, 0]))
+        })
     }),
     attempt("devices", "make a device", |bait| {
         let path = bait.workspace.join("device");
@@ -221,6 +223,22 @@ fn old_calls() -> Outcome {
 #[cfg(not(target_arch = "x86_64"))]
 fn old_calls() -> Outcome {
     Outcome::NotTried("this processor has none".into())
+}
+
+/// Where `core_pattern` is a pipe, the kernel has root of the host start its program by any limit but 1. So 0 is tried.
+fn dump_core() -> Outcome {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let pattern = fs::read("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    let is_pipe = pattern.starts_with(b"|");
+    apart(move || {
+        let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+        match getrlimit(Resource::Core).maximum {
+            Some(1) => Outcome::Held("the limit is 1 and stays".into()),
+            Some(0) if !is_pipe => Outcome::Held("the limit is 0".into()),
+            Some(0) => Outcome::Broken("the limit is 0, which does not count for core_pattern".into()),
+            _ => Outcome::Broken("nothing keeps it from it".into()),
+        }
+    })
 }
 
 /// Whether the device was made in a memory of the run's own.

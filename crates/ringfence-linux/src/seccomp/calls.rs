@@ -156,6 +156,10 @@ const NEWER: &str = "an ordinary call that is newer than podman's list";
 /// The first process of a sandbox is the gate or its child.
 const SUPERVISOR: &str = "not of process 1, which supervises the run and may have the same user";
 
+/// The kernel starts the program of a pipe in `core_pattern` as root of the host, unless the limit is 1.
+const CORE_LIMIT: &str = "the limit of core dumps stays 1, with which the kernel starts no program for them; a call that sets it does nothing";
+const LIMITS: &str = "not of process 1, which supervises the run and may have the same user; the limit of core dumps stays 1, as for setrlimit";
+
 /// The kernel lets a user change all processes of a user at once.
 const ALL_OF_A_USER: &str = "not of process 1, which supervises the run and may have the same user, and not of all processes of a user";
 
@@ -238,7 +242,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         ByArgument,
         "the profiles' five values, and ADDR_NO_RANDOMIZE: it concerns the caller's own addresses, and sanitizers need it",
     ),
-    row(libc::SYS_prlimit64, "prlimit64", Allowed, Allowed, ByArgument, SUPERVISOR),
+    row(libc::SYS_prlimit64, "prlimit64", Allowed, Allowed, ByArgument, LIMITS),
+    row(libc::SYS_setrlimit, "setrlimit", Allowed, Allowed, ByArgument, CORE_LIMIT),
     row(libc::SYS_setpriority, "setpriority", Allowed, Allowed, ByArgument, ALL_OF_A_USER),
     row(libc::SYS_ioprio_set, "ioprio_set", Allowed, Allowed, ByArgument, ALL_OF_A_USER),
     row(libc::SYS_sched_setaffinity, "sched_setaffinity", Allowed, Allowed, ByArgument, SUPERVISOR),

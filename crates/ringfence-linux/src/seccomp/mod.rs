@@ -26,6 +26,10 @@ const NEW_NAMESPACES: [i32; 8] = [
 /// What puts words into a terminal as if a person had typed them.
 const TYPING: [u32; 2] = [0x5412, 0x541c];
 
+/// The limit that stays as it was set when the run began.
+#[allow(clippy::unnecessary_cast, reason = "C libraries differ in its type")]
+const CORE_LIMIT: u32 = libc::RLIMIT_CORE as u32;
+
 /// What `fcntl` does to have others wait until they may open a file: leases, and delegations of newer kernels.
 const LEASES: [u32; 2] = [1024, 1040];
 
@@ -63,6 +67,8 @@ const PROCESSOR: Option<u32> = if cfg!(target_arch = "x86_64") {
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const DENY: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+/// Does nothing, and says that it is done.
+const IGNORE: u32 = libc::SECCOMP_RET_ERRNO;
 /// Programs that try a protocol go on with the usual one.
 const NO_PROTOCOL: u32 = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
 /// A program that is told that a call does not exist uses the old one, whose flags can be seen.
@@ -73,6 +79,9 @@ const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const fn low_half_of_argument(index: u32) -> u32 {
     16 + 8 * index
+}
+const fn high_half_of_argument(index: u32) -> u32 {
+    low_half_of_argument(index) + 4
 }
 
 fn load(offset: u32) -> Op {
@@ -252,6 +261,7 @@ fn filter(extra: Extra) -> Result<Vec<Op>, SeccompError> {
     if extra.alone {
         rules.extend(SHARED.iter().map(|call| (number(*call), vec![answer(DENY)])));
         rules.extend(OF_PROCESSES.iter().map(|call| (number(call.call), call.of_itself_alone())));
+        rules.entry(number(libc::SYS_prlimit64)).and_modify(|rule| *rule = keeping_core_limit(rule));
         let refused: Vec<u32> = TYPING.into_iter().chain(MARKS).collect();
         rules.insert(number(libc::SYS_ioctl), only(1, &refused, DENY, ALLOW));
     }
@@ -344,6 +354,24 @@ impl OfProcess {
     }
 }
 
+/// The rule for `prlimit64`: one that sets the limit of core dumps does nothing, and has to ask for nothing. Programs that hold secrets
+/// set it to 0 and end if that fails. `others` is what is done with all else.
+fn keeping_core_limit(others: &[Op]) -> Vec<Op> {
+    let is_null = |argument: u32, then: Op| {
+        let [low, high] = [low_half_of_argument(argument), high_half_of_argument(argument)].map(load);
+        let has_bits = Op { jt: 2, jf: 0, ..unless_skip(libc::BPF_JSET, u32::MAX) };
+        [low, has_bits, high, Op { jt: 0, jf: 1, ..has_bits }, skip(1), then]
+    };
+    let [new, old] = [2, 3];
+    // Bits of the pointer lead over the second operation, to what follows.
+    let asks_for_old = is_null(old, answer(IGNORE)).into_iter().chain([answer(DENY)]);
+    let sets: Vec<Op> =
+        is_null(new, skip(asks_for_old.clone().count())).into_iter().chain(asks_for_old).collect();
+    let is_other = Op { jt: 1, jf: 0, ..unless_skip(libc::BPF_JEQ, CORE_LIMIT) };
+    let first = [load(low_half_of_argument(1)), is_other, skip(sets.len())];
+    first.into_iter().chain(sets).chain(others.iter().copied()).collect()
+}
+
 /// The rules for calls whose arguments decide.
 fn by_argument() -> impl Iterator<Item = (u32, Vec<Op>)> {
     let namespaces = NEW_NAMESPACES.iter().fold(0, |all, flag| all | flag.unsigned_abs());
@@ -354,12 +382,16 @@ fn by_argument() -> impl Iterator<Item = (u32, Vec<Op>)> {
         (number(libc::SYS_clone), clone.to_vec()),
         (number(libc::SYS_ioctl), only(1, &TYPING, DENY, ALLOW)),
         (number(libc::SYS_fcntl), only(1, &LEASES, DENY, ALLOW)),
+        (number(libc::SYS_setrlimit), only(0, &[CORE_LIMIT], IGNORE, ALLOW)),
         (number(libc::SYS_socket), sockets()),
         (number(libc::SYS_socketpair), only(0, &[family(libc::AF_UNIX)], ALLOW, DENY)),
         (number(libc::SYS_personality), only(0, &PERSONALITIES, ALLOW, DENY)),
     ]
     .into_iter()
-    .chain(OF_PROCESSES.iter().map(|call| (number(call.call), call.not_of_supervisor())))
+    .chain(OF_PROCESSES.iter().map(|call| match call.call {
+        libc::SYS_prlimit64 => (number(call.call), keeping_core_limit(&call.not_of_supervisor())),
+        _ => (number(call.call), call.not_of_supervisor()),
+    }))
     .chain(OF_MODES.iter().map(|call| (number(call.call), call.without_set_ids())))
 }
 
@@ -420,8 +452,8 @@ mod tests {
 
     use super::calls::{ABSENT_EVERYWHERE, DIFFERENCES, FIRST_UNKNOWN, REFUSED_EVERYWHERE, Verdict};
     use super::{
-        ABSENT, ALLOW, DENY, Extra, KILL, LEASES, MARKS, OF_MODES, OF_PROCESSES, OfMode, OfProcess, Op,
-        PERSONALITIES, PROCESSOR, TYPING, by_argument, filter,
+        ABSENT, ALLOW, CORE_LIMIT, DENY, Extra, IGNORE, KILL, LEASES, MARKS, OF_MODES, OF_PROCESSES, OfMode,
+        OfProcess, Op, PERSONALITIES, PROCESSOR, TYPING, by_argument, filter,
     };
 
     /// System calls of the x32 interface have this bit set in their numbers.
@@ -533,6 +565,30 @@ mod tests {
                 arguments[*number as usize] = process;
                 assert_eq!(answers(*call, arguments), expected, "{call} of {process:x}");
             }
+        }
+    }
+
+    #[test]
+    fn limit_of_core_dumps_is_asked_for_and_not_set() {
+        let core = u64::from(CORE_LIMIT);
+        let alone = filter(Extra { alone: true, ..Extra::default() }).unwrap();
+        let ask_alone = |arguments| ask(&alone, PROCESSOR.unwrap(), libc::SYS_prlimit64 as u32, arguments);
+        for pointer in [8, 1 << 32] {
+            for limit in [core, core | 1 << 32] {
+                for process in [0, 1, 77] {
+                    let set = [process, limit, pointer, 0, 0, 0];
+                    assert_eq!((answers(libc::SYS_prlimit64, set), ask_alone(set)), (IGNORE, IGNORE));
+                    let exchange = [process, limit, pointer, pointer, 0, 0];
+                    assert_eq!((answers(libc::SYS_prlimit64, exchange), ask_alone(exchange)), (DENY, DENY));
+                }
+                let get = [0, limit, 0, pointer, 0, 0];
+                assert_eq!((answers(libc::SYS_prlimit64, get), ask_alone(get)), (ALLOW, ALLOW));
+                assert_eq!(answers(libc::SYS_prlimit64, [1, limit, 0, pointer, 0, 0]), DENY);
+                assert_eq!(answers(libc::SYS_setrlimit, [limit, pointer, 0, 0, 0, 0]), IGNORE);
+            }
+            let other = [0, u64::from(libc::RLIMIT_NOFILE), pointer, pointer, 0, 0];
+            assert_eq!((answers(libc::SYS_prlimit64, other), ask_alone(other)), (ALLOW, ALLOW));
+            assert_eq!(answers(libc::SYS_setrlimit, [7, pointer, 0, 0, 0, 0]), ALLOW);
         }
     }
 
