@@ -31,6 +31,13 @@ pub struct Visit<'a> {
     pub parent: &'a Directory,
 }
 
+impl Visit<'_> {
+    /// Whether it is a character device with the number 0, by which overlayfs marks a deleted file.
+    pub fn is_whiteout(&self) -> bool {
+        self.parent.metadata(Path::new(self.name)).is_ok_and(|data| data.is_whiteout())
+    }
+}
+
 /// What to do after a visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {

@@ -876,6 +876,10 @@ impl Finds {
         if names.is_new_stub(root, path) {
             return Next::PassOver;
         }
+        // It leads to no driver and holds nothing, and an overlay shows nothing that could be covered.
+        if visit.kind == EntryKind::Other && visit.is_whiteout() {
+            return Next::PassOver;
+        }
         // Asked for only if it matters: it takes a call for each directory.
         let id = || DirectoryId { device: visit.parent.id().device, inode: visit.inode };
         let covered = (!names.known.is_empty()).then(|| names.known.kind(id(), visit.name)).flatten();
