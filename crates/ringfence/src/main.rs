@@ -3,12 +3,12 @@
 mod asking;
 mod cli;
 mod desk;
-mod directory_writers;
 mod gate;
 mod governing;
 mod grants;
 mod installation;
 mod login;
+mod other_writers;
 mod progress;
 mod queue;
 mod render;
