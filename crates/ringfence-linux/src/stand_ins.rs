@@ -226,7 +226,9 @@ impl<'a> Aside<'a> {
     fn directory(held: Held<'a>) -> io::Result<Self> {
         // Other users never write in it, whatever the umask and the lists of the directory above: these are bounded by the mode.
         mkdirat(&held.directory, &held.name, Mode::from_raw_mode(0o755))?;
-        INHERITED_LISTS.iter().for_each(|list| drop(removexattr(held.path(), *list)));
+        for list in INHERITED_LISTS {
+            let _ = removexattr(held.path(), list);
+        }
         let marked = setxattr(held.path(), STAND_IN_MARK, b"1", XattrFlags::empty());
         if let Err(error) = marked {
             held.remove(&StandIn::Directory);

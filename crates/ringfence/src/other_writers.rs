@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::anyhow;
-use ringfence_workspace::read_bounded;
+use ringfence_workspace::{keeps_permissions, read_bounded};
 
 use crate::report::advise;
 
@@ -44,19 +44,6 @@ pub(crate) fn refuse_open_to_others(file: &Path) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Whether the file system has permissions for each file. Where it has none, all files show the same mode, and nothing changes it.
-#[cfg(target_os = "linux")]
-fn keeps_permissions(path: &Path) -> bool {
-    /// MSDOS, exFAT, NTFS by both drivers, 9P (directories of Windows in WSL), FUSE.
-    const WITHOUT: [i64; 6] = [0x4d44, 0x2011_bab0, 0x5346_544e, 0x7366_746e, 0x0102_1997, 0x6573_5546];
-    rustix::fs::statfs(path).map_or(true, |system| !WITHOUT.contains(&system.f_type))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn keeps_permissions(_: &Path) -> bool {
-    true
 }
 
 /// Whether users besides this one and root can write a file or a directory.

@@ -30,7 +30,9 @@ use ringfence_core::plan::Request;
 use ringfence_core::policy::home::{self, PROTECTED_IF_PRESENT};
 use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
-use ringfence_workspace::{Bounds, Directory, EntryKind, Next, RunTrees, Visit, walk};
+use ringfence_workspace::{
+    Bounds, Directory, EntryKind, Next, RunTrees, Step, Visit, walk, walk_with_directories,
+};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::io::Errno;
 
@@ -608,14 +610,20 @@ impl Survey {
     fn scan(&mut self, tree: &Directory, root: &Path, names: &Names<'_>) -> Result<(), LaunchError> {
         let mut finds = Finds::default();
         let mut locations = Locations::new(RandomState::new());
-        let unvisited = walk(tree, BOUNDS, &mut |visit| {
-            if names.ending.is_due() {
-                return Next::PassOver;
+        let unvisited = walk_with_directories(tree, BOUNDS, &mut |step| match step {
+            Step::Directory(path, data) => {
+                if names.writable && data.is_open_to_all() {
+                    locations.note_open(path, data.inode());
+                }
+                Next::Enter
             }
-            if names.writable && visit.kind == EntryKind::Directory {
-                locations.note(visit.path, visit.inode);
+            Step::Name(_) if names.ending.is_due() => Next::PassOver,
+            Step::Name(visit) => {
+                if names.writable && visit.kind == EntryKind::Directory {
+                    locations.note(visit.path, visit.inode);
+                }
+                finds.visit(root, &visit, names)
             }
-            finds.visit(root, visit, names)
         });
         let unvisited = unvisited.map_err(|error| {
             refused(format!("{} cannot be searched for what must be hidden: {error}", root.display()))
