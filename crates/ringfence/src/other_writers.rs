@@ -20,9 +20,9 @@ pub(crate) fn is_open_to_others(directory: &Path, data: &fs::Metadata) -> bool {
 }
 
 /// Refuses a file that governs runs and that other users than its owner and root can write, or replace in its directory. One that is
-/// not there is reported where it is read.
+/// not there, or is no file, is reported where it is read.
 pub(crate) fn refuse_open_to_others(file: &Path) -> anyhow::Result<()> {
-    let Ok(data) = fs::metadata(file) else { return Ok(()) };
+    let Some(data) = fs::metadata(file).ok().filter(fs::Metadata::is_file) else { return Ok(()) };
     if is_open_to_others_than(data.uid(), file, &data) && keeps_permissions(file) {
         let shown = file.display();
         return Err(advise(
