@@ -102,6 +102,63 @@ fn policy_and_variables_where_a_run_can_write_are_refused() {
     }
 }
 
+/// Another user of the machine could have written it, as where a default access control list or a lax umask has made it.
+#[test]
+fn what_governs_runs_and_others_can_write_is_refused() {
+    let place = Place::new();
+    let (policy, vars) = (place.work().join(".ringfence/p.json"), place.work().join(".ringfence/vars"));
+    let (settings, own) =
+        (place.work().join(".ringfence/settings.json"), place.state().join("settings.json"));
+    for (file, options, text) in [
+        (&policy, &["--policy", ".ringfence/p.json"][..], STANDARD),
+        (&vars, &["--env-file", ".ringfence/vars"], "A=1\n"),
+        (&settings, &[], "{}"),
+        (&own, &[], "{}"),
+    ] {
+        put(file, text);
+        let run = || place.run(&[&["exec", "--mode", "native"], options, &["--", "true"]].concat());
+        let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        set(file, 0o644);
+        run().expect_code(0);
+        for mode in [0o646, 0o666] {
+            set(file, mode);
+            let ran = run().expect_code(125);
+            let told = ["other users can write it", "chmod go-w "].map(|words| ran.stderr.contains(words));
+            assert_eq!(told, [true, true], "{mode:o}: {ran:?}");
+        }
+        set(file, 0o644);
+        let directory = file.parent().unwrap();
+        let before = fs::metadata(directory).unwrap().permissions();
+        if file != &own {
+            set(directory, 0o777);
+            let ran = run().expect_code(125);
+            assert!(ran.stderr.contains("other users can replace it"), "{ran:?}");
+            set(directory, 0o1777);
+            run().expect_code(0);
+        }
+        fs::set_permissions(directory, before).unwrap();
+        run().expect_code(0);
+        fs::remove_file(file).unwrap();
+    }
+}
+
+/// Those of the group can write it if the group has other members.
+#[test]
+fn policy_that_another_group_can_write_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    let policy = place.work().join(".ringfence/p.json");
+    put(&policy, STANDARD);
+    std::os::unix::fs::chown(&policy, None, Some(65533)).unwrap();
+    for (mode, code) in [(0o644, 0), (0o664, 125)] {
+        fs::set_permissions(&policy, Permissions::from_mode(mode)).unwrap();
+        let run = ["exec", "--mode", "native", "--policy", ".ringfence/p.json", "--", "true"];
+        place.run(&run).expect_code(code);
+    }
+}
+
 /// A run in another workspace may have changed the file, long ago.
 #[test]
 fn policy_and_variables_where_another_run_has_worked_are_refused() {

@@ -1,5 +1,7 @@
 //! The kernel's interface: every system call by its number, every family of sockets, the interfaces of other programs.
 
+use rustix::fs::{XattrFlags, setxattr};
+
 use crate::support::Ran;
 
 /// Calls that no run may make, by their numbers on this processor. A filter that answers says EPERM or ENOSYS; any other
@@ -194,7 +196,76 @@ in_every_sandbox! {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 in_every_sandbox! {
+    /// What copies trees with what lies below mounts, sets flags that only the host takes back, or locks encrypted files.
+    fn requests_to_file_systems(sandbox: &Sandbox) {
+        // Without a value, so that the kernel does nothing where it answers. None freezes a file system.
+        let code = "my %requests = (BTRFS_IOC_SNAP_CREATE => 0x50009401, BTRFS_IOC_SUBVOL_SETFLAGS => 0x4008941a,
+            BTRFS_IOC_SNAP_DESTROY => 0x5000940f, FS_IOC_REMOVE_ENCRYPTION_KEY => 0xc0406618,
+            FS_IOC_SET_ENCRYPTION_POLICY => 0x800c6613, FS_IOC_ENABLE_VERITY => 0x40806685, FS_IOC_SETFLAGS => 0x40086602,
+            FS_IOC_FSSETXATTR => 0x401c5820, FS_IOC_SETVERSION => 0x40087602, FITRIM => 0xc0185879,
+            BCH_IOCTL_SUBVOLUME_CREATE => 0x4018bc10);
+        open(my $file, '>', 'file') or die; opendir(my $directory, '.') or die;
+        for my $name (sort keys %requests) { for my $number (fileno($file), fileno($directory)) {
+            print \"$name $! \" unless syscall(16, $number, $requests{$name}, 0) == -1 && $! == 25 } }
+        my $value = pack('x64');
+        exit(syscall(16, fileno($file), 0x80086601, $value) == 0 || $! == 25 || $! == 95 ? 0 : 1);";
+        nothing_passed(&sandbox.perl(code));
+        assert!(sandbox.perl_outside(code).stdout.contains("FSSETXATTR"), "the attempt itself is wrong");
+    }
+
+    /// A default access control list opens what is made later to others; no umask takes it back.
+    fn extended_attributes(sandbox: &Sandbox) {
+        let code = "mkdir 'open'; open(my $file, '>', 'file') or die; my $name = 'system.posix_acl_default';
+        my $list = pack('VvvVvvVvvV', 2, 1, 7, -1, 4, 7, -1, 32, 7, -1); my $value = 'x'; my $own = 'user.x';
+        my $directory = 'open'; my $path = 'file'; my $at = -100;
+        my $args = pack('QVV', unpack('Q', pack('p', $value)), 1, 0);
+        print 'setxattr ' unless syscall(188, $directory, $name, $list, length($list), 0) == -1 && $! == 95;
+        print 'lsetxattr ' unless syscall(189, $directory, $name, $list, length($list), 0) == -1 && $! == 95;
+        print 'fsetxattr ' unless syscall(190, fileno($file), $own, $value, 1, 0) == -1 && $! == 95;
+        print 'setxattrat ' unless syscall(463, $at, $path, 0, $own, $args, 16) == -1 && ($! == 95 || $! == 38);";
+        nothing_passed(&sandbox.perl(code));
+    }
+
+    /// A device with the number 0 is a mark of an overlay. Any user may make one, also by renaming a file.
+    fn devices_without_a_number(sandbox: &Sandbox) {
+        let code = "my ($path, $new) = ('device', 'renamed'); open(my $file, '>', 'file') or die; my $old = 'file';
+        for my $kind (0020000, 0060000) {
+            print \"mknod $kind \" unless syscall(133, $path, $kind | 0600, 0) == -1 && $! == 1;
+            print \"mknodat $kind \" unless syscall(259, -100, $path, $kind | 0600, 0) == -1 && $! == 1 }
+        print 'rename ' unless syscall(316, -100, $old, -100, $new, 4) == -1 && $! == 1;
+        my ($fifo, $plain) = ('fifo', 'plain');
+        exit(syscall(133, $fifo, 0010600, 0) || syscall(259, -100, $plain, 0100600, 0) || syscall(316, -100, $old, -100, $new, 1));";
+        nothing_passed(&sandbox.perl(code));
+    }
+}
+
+in_every_sandbox! {
+    /// A file with an extended attribute is copied, packed and unpacked without it.
+    fn files_with_attributes_are_copied_without_them(sandbox: &Sandbox) {
+        sandbox.put("file", b"text");
+        let file = sandbox.place.work().join("file");
+        let set = setxattr(&file, c"user.x", b"1", XattrFlags::empty());
+        assert!(set.is_ok(), "{set:?}");
+        for script in [
+            "cp -a file copy",
+            "cp -p file copied",
+            "tar -cf all.tar file && mkdir unpacked && tar -xpf all.tar -C unpacked",
+            "install -m 600 file installed",
+            "python3 -c 'import shutil; shutil.copy2(\"file\", \"copied2\"); shutil.copytree(\".\", \"/tmp/tree\")'",
+            "rsync -a file synced",
+            "mv file /tmp/moved && mv /tmp/moved file",
+        ] {
+            let program = script.split(' ').next().unwrap();
+            if sandbox.sh(&format!("command -v {program}")).code() != 0 {
+                continue;
+            }
+            let ran = sandbox.sh(script);
+            assert_eq!(ran.code(), 0, "{script}: {ran:?}");
+        }
+    }
+
     /// What a filter must not break: interpreters, version control, pipes, threads and time.
     fn programs_go_on_working(sandbox: &Sandbox) {
         for script in [

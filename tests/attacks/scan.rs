@@ -432,6 +432,29 @@ fn what_a_lost_run_made_is_reported_by_the_next() {
     assert_eq!(quiet.stderr, "");
 }
 
+/// Another user of the machine could put there what programs of this one execute.
+#[test]
+fn what_a_run_opens_to_all_users_is_reported() {
+    let place = Place::new();
+    for (name, mode) in [("old", 0o777), ("kept", 0o755), ("opened", 0o755)] {
+        fs::create_dir(place.work().join(name)).unwrap();
+        fs::set_permissions(place.work().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let open = "chmod 777 opened; mkdir -p new/below; chmod 777 new new/below; mkdir sticky empty; chmod 1777 sticky; chmod 757 empty
+        echo 1 > old/x; echo 1 > kept/x; echo evil > .npmrc; chmod 666 .npmrc; echo 1 > plain; chmod 666 plain";
+    let told = |script: &str| {
+        let ran = exec(&place, script).expect_code(0);
+        let line = ran.stderr.lines().find(|line| line.contains("every user of this machine can write"));
+        let named = line.and_then(|line| line.split_once("since the run: ")?.1.split_once(';'));
+        let mut named: Vec<String> = named.unwrap_or_default().0.split(", ").map(str::to_owned).collect();
+        named.sort();
+        named
+    };
+    assert_eq!(told(open), [".npmrc", "empty", "new", "opened"]);
+    assert_eq!(told("echo 1 > opened/y; echo 1 > new/below/y"), [""]);
+    assert_eq!(told("chmod 777 ."), ["."]);
+}
+
 /// Ten trees of ten trees, and so on: a few objects that are millions of files.
 #[test]
 fn trees_without_end_in_a_commit_exhaust_no_host_and_are_reported() {

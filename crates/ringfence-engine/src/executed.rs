@@ -19,7 +19,7 @@ use ringfence_workspace::executed::{
     search_git_directory, times_tell_changes,
 };
 use ringfence_workspace::git::{Found, INDEX, Kind, Repository};
-use ringfence_workspace::{Directory, StubContent, StubList};
+use ringfence_workspace::{Directory, StubContent, StubList, keeps_permissions};
 
 use self::configured::{ChangedIn, ConfiguredSearch};
 use crate::layer::Layer;
@@ -297,6 +297,7 @@ impl Trees {
                 (false, _) => notices
                     .push(format!("not all of {name} was searched for files that programs execute later")),
             }
+            notices.extend(Self::open_to_all(tree, &report.open_to_all));
             let stubs = stubs.iter().map(|path| (executed_by(path).unwrap_or(ExecutedBy::Protected), path));
             let found = report.files.iter().map(|file| (file.by, &file.path)).chain(stubs);
             files.extend(found.map(|(by, path)| tree.file(by, path)));
@@ -313,6 +314,26 @@ impl Trees {
         }
         files.sort_by_key(|file| file.by);
         (files, notices)
+    }
+
+    /// Says in what of a tree every user of the machine can write since the run.
+    fn open_to_all(tree: &Tree, paths: &[PathBuf]) -> Option<String> {
+        if paths.is_empty() || !keeps_permissions(&tree.root) {
+            return None;
+        }
+        let shown = |path: &PathBuf| match tree.prefix.join(path) {
+            whole if whole.as_os_str().is_empty() => ".".to_owned(),
+            whole => shown_path(&whole),
+        };
+        let named = paths.iter().take(MAX_NAMED).map(shown).collect::<Vec<_>>().join(", ");
+        let more = match paths.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            _ if paths.len() == MAX_REPORTED => " and more".to_owned(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "every user of this machine can write there since the run: {named}{more}; take that back with `chmod -R o-w` unless it is meant"
+        ))
     }
 
     /// Adds what git executes, unless a directory around it is listed.

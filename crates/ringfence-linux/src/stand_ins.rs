@@ -5,7 +5,7 @@
 //! a directory above could have kept a descriptor of it, so none is ever moved to another workspace.
 
 use std::cell::Cell;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 use ringfence_core::paths::{DirectoryId, STAND_IN_MARK};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat, XattrFlags,
-    fchmod, flock, fsetxattr, fstat, linkat, mkdirat, openat, openat2, renameat_with, setxattr, statat,
-    unlinkat,
+    fchmod, flock, fsetxattr, fstat, linkat, mkdirat, openat, openat2, removexattr, renameat_with, setxattr,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -27,6 +27,9 @@ use crate::layout::{Placeholder, StandIn, Stubs};
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often to ask again.
 const LOCK_AGAIN: Duration = Duration::from_millis(2);
+/// The access control lists that a directory takes over from the one above. What is made in it later would take them over too, without
+/// regard to the umask.
+const INHERITED_LISTS: [&CStr; 2] = [c"system.posix_acl_default", c"system.posix_acl_access"];
 /// No stand-in is longer.
 const LONGEST: u64 = 16;
 
@@ -221,7 +224,11 @@ struct Aside<'a> {
 
 impl<'a> Aside<'a> {
     fn directory(held: Held<'a>) -> io::Result<Self> {
-        mkdirat(&held.directory, &held.name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
+        // Other users never write in it, whatever the umask and the lists of the directory above: these are bounded by the mode.
+        mkdirat(&held.directory, &held.name, Mode::from_raw_mode(0o755))?;
+        for list in INHERITED_LISTS {
+            let _ = removexattr(held.path(), list);
+        }
         let marked = setxattr(held.path(), STAND_IN_MARK, b"1", XattrFlags::empty());
         if let Err(error) = marked {
             held.remove(&StandIn::Directory);
@@ -405,6 +412,30 @@ mod tests {
         fs::create_dir(&workspace).unwrap();
         run(&workspace, || drop(fs::File::create(workspace.join(".claude/settings.json")).unwrap()));
         assert_eq!(names(&workspace.join(".claude")), ["settings.json"]);
+    }
+
+    #[test]
+    fn stub_directory_is_writable_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        const LIST: &std::ffi::CStr = c"system.posix_acl_default";
+        let place = tempfile::tempdir().unwrap();
+        // Owner, a user, group, mask and others, all with all rights.
+        let entries = [(1_u16, u32::MAX), (2, 31_337), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)];
+        let bytes = |(tag, id): (u16, u32)| {
+            [&tag.to_le_bytes()[..], &7_u16.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let list = [vec![2, 0, 0, 0], entries.into_iter().flat_map(bytes).collect()].concat();
+        let flags = rustix::fs::XattrFlags::empty();
+        let has_lists = rustix::fs::setxattr(place.path(), LIST, &list, flags).is_ok();
+        run(place.path(), || {
+            let stub = place.path().join(".claude");
+            let mode = fs::metadata(&stub).unwrap().permissions().mode();
+            assert_eq!(mode & 0o022, 0, "{mode:o}");
+            for list in super::INHERITED_LISTS.iter().filter(|_| has_lists) {
+                let found = rustix::fs::getxattr(&stub, *list, &mut [0u8; 64]);
+                assert_eq!(found, Err(rustix::io::Errno::NODATA), "{list:?}");
+            }
+        });
     }
 
     #[test]

@@ -175,6 +175,12 @@ impl Metadata {
         (self.0.st_mode as u32) & 0o7777
     }
 
+    /// Whether every user can write it, or make and remove files in it if it is a directory. With the sticky bit these are their own.
+    pub fn is_open_to_all(&self) -> bool {
+        let is_sticky = self.kind() == EntryKind::Directory && self.permissions() & 0o1000 != 0;
+        self.kind() != EntryKind::Link && self.permissions() & 0o002 != 0 && !is_sticky
+    }
+
     /// Time of the last change of content or metadata, in seconds and nanoseconds. A program cannot set it.
     pub fn changed(&self) -> (i64, i64) {
         (self.0.st_ctime as i64, self.0.st_ctime_nsec as i64)
@@ -318,9 +324,9 @@ impl Directory {
         Ok(())
     }
 
-    /// An error if nothing can be looked up in this directory: its names may be readable all the same.
-    pub fn check_searchable(&self) -> io::Result<()> {
-        statat(&self.descriptor, c".", AtFlags::empty()).map(drop).map_err(io::Error::from)
+    /// Describes this directory by its own name. An error if nothing can be looked up in it: its names may be readable all the same.
+    pub fn describe_searchable(&self) -> io::Result<Metadata> {
+        Ok(Metadata(statat(&self.descriptor, c".", AtFlags::empty())?))
     }
 
     /// Some file systems do not say the kind with the name.

@@ -3,6 +3,8 @@
 //! They are reported, not blocked: most of them are what a run was asked for. A file counts if it [changed](changes) since the run
 //! began, or if a directory above it is where it was not before: a directory that is renamed or moved takes its files along as they
 //! are.
+//!
+//! Directories in which every user of the machine can write since the run are reported too: another user could put such files there.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -19,7 +21,7 @@ pub use self::changes::{BeginTime, Changes, Contents, times_tell_changes};
 use self::git_directory::{GitParts, GitSearch, plain};
 use self::links::{LinkSearch, MAX_FOLLOWED_LINKS, is_followed};
 use self::shapes::{by_shape, group, is_of_programs, marks_environment};
-use crate::{Bounds, Directory, EntryKind, Metadata, Next, ReadError, Visit, walk};
+use crate::{Bounds, Directory, EntryKind, Metadata, Next, ReadError, Step, Visit, walk_with_directories};
 
 mod changes;
 mod git_directory;
@@ -103,6 +105,9 @@ pub struct Report {
     pub git_directories: Vec<PathBuf>,
     /// How many more files there are.
     pub more: usize,
+    /// Directories in which every user of the machine can write since the run, and such files among those that are executed, at most
+    /// [`MAX_REPORTED`]. Of directories in one another only the outermost is listed.
+    pub open_to_all: Vec<PathBuf>,
     /// Whether everything was searched.
     pub complete: bool,
 }
@@ -524,6 +529,8 @@ struct Finds {
     environments: HashSet<PathBuf>,
     /// The directory that was asked last whether programs are activated in it, and the answer.
     activated: Option<(PathBuf, bool)>,
+    /// Directories and files that every user of the machine can write.
+    open_to_all: Vec<PathBuf>,
 }
 
 impl Finds {
@@ -562,8 +569,16 @@ impl Finds {
         all.min_by_key(|(directory, _)| directory.as_os_str().len())
     }
 
+    /// Notes what every user can write, unless a directory around it is noted: that was entered last.
+    fn open(&mut self, path: &Path) {
+        let is_below = self.open_to_all.last().is_some_and(|last| path.starts_with(last));
+        if !is_below && self.open_to_all.len() < MAX_REPORTED {
+            self.open_to_all.push(path.to_owned());
+        }
+    }
+
     fn report(self, complete: bool) -> Report {
-        let Self { mut files, mut git_directories, .. } = self;
+        let Self { mut files, mut git_directories, open_to_all, .. } = self;
         files.sort_by_cached_key(|file| (file.by, file.path.components().count(), file.path.clone()));
         files.dedup();
         let found = files.len();
@@ -585,7 +600,7 @@ impl Finds {
         let more = found - files.len();
         let complete = complete && git_directories.len() <= MAX_FOLLOWED;
         git_directories.truncate(MAX_FOLLOWED);
-        Report { files, git_directories, more, complete }
+        Report { files, git_directories, more, open_to_all, complete }
     }
 }
 
@@ -593,13 +608,20 @@ impl Finds {
 pub fn search(workspace: &Directory, search: Search<'_>) -> io::Result<Report> {
     let mut finds = Finds::default();
     let (mut late, mut visits) = (false, 0u32);
-    let unvisited = walk(workspace, BOUNDS, &mut |visit| {
+    let unvisited = walk_with_directories(workspace, BOUNDS, &mut |step| {
+        let visit = match step {
+            Step::Directory(path, data) => {
+                search.directory(path, data, &mut finds);
+                return Next::Enter;
+            }
+            Step::Name(visit) => visit,
+        };
         late = late || (visits.is_multiple_of(DEADLINE_INTERVAL) && Instant::now() > search.deadline);
         visits = visits.wrapping_add(1);
         if late {
             return Next::PassOver;
         }
-        search.look(visit, &mut finds)
+        search.look(&visit, &mut finds)
     })?;
     let is_followed = LinkSearch { root: workspace, search: &search }.add_targets(&mut finds);
     Ok(finds.report(!late && is_followed && !unvisited.more && unvisited.directories.is_empty()))
@@ -657,6 +679,14 @@ impl Search<'_> {
         Next::Enter
     }
 
+    /// A directory that is entered. What an overlay holds is shown with its permissions before it is applied.
+    fn directory(&self, path: &Path, data: Metadata, finds: &mut Finds) {
+        let was_open = || self.locations.is_some_and(|known| known.was_open(path, data.inode()));
+        if self.lower.is_none() && data.is_open_to_all() && data.changed() >= self.changes.since && !was_open() {
+            finds.open(path);
+        }
+    }
+
     /// A file that is executed by its name.
     fn file(&self, visit: &Visit<'_>, is_moved: bool, finds: &mut Finds) {
         let in_home = || self.home.and_then(|home| home.executed_by(visit.path));
@@ -673,6 +703,9 @@ impl Search<'_> {
         let is_changed = is_moved || self.changes.include(visit.parent, Path::new(visit.name), &data);
         if !is_changed || is_harmless(visit.parent, visit.name, data) {
             return;
+        }
+        if self.lower.is_none() && data.is_open_to_all() && data.changed() >= self.changes.since {
+            finds.open(visit.path);
         }
         if let Some((directory, _)) = &group {
             finds.groups.insert(directory.clone());
@@ -830,6 +863,50 @@ mod tests {
         let report = search(&directory, look_for).unwrap();
         assert!(report.complete);
         report.files.iter().map(|file| file.path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn directories_that_are_opened_to_all_users_are_reported() {
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().canonicalize().unwrap();
+        let open = |name: &str, mode| {
+            fs::create_dir_all(path.join(name)).unwrap();
+            fs::set_permissions(path.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open("old", 0o777);
+        open("closed", 0o755);
+        let since = later_than(&path);
+        for (name, mode) in [("a", 0o757), ("a/below", 0o777), ("closed/b", 0o777), ("group", 0o775)] {
+            open(name, mode);
+        }
+        open("sticky", 0o1777);
+        let directory = Directory::open(&path).unwrap();
+        let look_for = |since, locations, lower| Search {
+            since,
+            locations,
+            writes_git: false,
+            lower,
+            unseen: None,
+            root: &path,
+            home: None,
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let found = |search_for| {
+            let mut found = search(&directory, search_for).unwrap().open_to_all;
+            found.sort();
+            found
+        };
+        assert_eq!(found(look_for(since, None, None)), ["a", "closed/b"].map(PathBuf::from));
+        assert_eq!(found(look_for(since, None, Some(&directory))), [""; 0].map(PathBuf::from));
+        // What was open before does not count, whatever changed in it.
+        let mut locations = Locations::new(RandomState::new());
+        let inode = fs::metadata(path.join("old")).unwrap().ino();
+        locations.note_open(Path::new("old"), inode);
+        fs::write(path.join("old/x"), "").unwrap();
+        let all = ["a", "closed/b", "old"].map(PathBuf::from);
+        assert_eq!(found(look_for(since, None, None)), all);
+        assert_eq!(found(look_for(since, Some(&locations), None)), all[..2]);
     }
 
     /// A time of the kernel's clock that is later than every change so far.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::{Directory, EntryKind};
+use crate::{Directory, EntryKind, Metadata};
 
 /// How much is visited.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,22 @@ pub struct Visit<'a> {
     pub inode: u64,
     /// The directory that it is in.
     pub parent: &'a Directory,
+}
+
+impl Visit<'_> {
+    /// Whether it is a character device with the number 0, by which overlayfs marks a deleted file.
+    pub fn is_whiteout(&self) -> bool {
+        self.parent.metadata(Path::new(self.name)).is_ok_and(|data| data.is_whiteout())
+    }
+}
+
+/// What a walk comes to.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// A directory that is entered, the root too, before the names in it: its path from the root, and what the kernel says of it.
+    Directory(&'a Path, Metadata),
+    /// One name.
+    Name(Visit<'a>),
 }
 
 /// What to do after a visit.
@@ -65,10 +81,22 @@ pub fn walk(
     bounds: Bounds,
     visit: &mut dyn FnMut(&Visit<'_>) -> Next,
 ) -> io::Result<Unvisited> {
+    walk_with_directories(root, bounds, &mut |step| match step {
+        Step::Directory(..) => Next::Enter,
+        Step::Name(visited) => visit(&visited),
+    })
+}
+
+/// The same, and describes each directory that is entered. What is returned for a directory itself does not matter.
+pub fn walk_with_directories(
+    root: &Directory,
+    bounds: Bounds,
+    step: &mut dyn FnMut(Step<'_>) -> Next,
+) -> io::Result<Unvisited> {
     let mut walk = Walk {
         root,
         bounds,
-        visit,
+        step,
         count: 0,
         path: PathBuf::new(),
         levels: Vec::new(),
@@ -95,7 +123,7 @@ struct Level {
 struct Walk<'a, 'v> {
     root: &'a Directory,
     bounds: Bounds,
-    visit: &'v mut dyn FnMut(&Visit<'_>) -> Next,
+    step: &'v mut dyn FnMut(Step<'_>) -> Next,
     /// Names that were visited.
     count: usize,
     /// The path of the last level.
@@ -117,12 +145,13 @@ impl Walk<'_, '_> {
         };
         let listed = level.directory.as_ref().unwrap_or(self.root);
         // Names can be read without that right, but nothing that they name can be looked at.
-        listed.check_searchable()?;
-        let Self { bounds, visit, count, path, waiting, .. } = self;
+        let data = listed.describe_searchable()?;
+        let Self { bounds, step, count, path, waiting, .. } = self;
+        step(Step::Directory(path, data));
         let read = listed.each(&mut |name, kind, inode| {
             *count += 1;
             path.push(name);
-            let next = visit(&Visit { path, name, kind, inode, parent: listed });
+            let next = step(Step::Name(Visit { path, name, kind, inode, parent: listed }));
             path.pop();
             if next == Next::Enter && kind == EntryKind::Directory {
                 waiting.extend_from_slice(name.as_bytes());

@@ -32,8 +32,8 @@ use serde_json::Value;
 
 use crate::GATE_ARGUMENT;
 use crate::desk::Local;
-use crate::directory_writers::is_open_to_others;
 use crate::login_home;
+use crate::other_writers::{is_open_to_others, refuse_open_to_others};
 use crate::report::{Advised, advise, unstored};
 use crate::{state_origin, terminal, trusted, workspace};
 
@@ -186,6 +186,7 @@ impl Installation {
         for file in files {
             let text = read_project_text(&file).map_err(|error| in_project(error, &file))?;
             let Some(text) = text else { continue };
+            refuse_open_to_others(&file)?;
             let document = Document::parse(&text, &file.display().to_string(), &keys);
             let document = document.map_err(|error| in_project(error.into(), &file))?;
             let layer = Layer { source: Source::Project, document };
@@ -323,7 +324,7 @@ impl Installation {
         let connect_to = settings.connect_to.join(",").parse().context("broker.connect_to")?;
         let text = |key: &str, path: &Option<PathBuf>| {
             let read = |path: &PathBuf| {
-                let text = read_text(&self.expand(path))?;
+                let text = read_governing_text(&self.expand(path))?;
                 text.with_context(|| format!("{key}: {} is not there", path.display()))
             };
             path.as_ref().map(read).transpose()
@@ -658,6 +659,12 @@ pub(crate) fn read_text(file: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
+/// The text of a file that governs runs, if it is there. One that other users can write is refused.
+pub(crate) fn read_governing_text(file: &Path) -> anyhow::Result<Option<String>> {
+    refuse_open_to_others(file)?;
+    read_text(file)
+}
+
 /// The settings of a trusted project, which are others now.
 fn changed(project: &Path, error: anyhow::Error) -> anyhow::Error {
     advise(
@@ -682,7 +689,7 @@ pub(crate) fn read_project_text(file: &Path) -> anyhow::Result<Option<String>> {
 }
 
 fn read_document(file: &Path, keys: &Keys) -> anyhow::Result<Option<Document>> {
-    match read_text(file)? {
+    match read_governing_text(file)? {
         Some(text) => Ok(Some(Document::parse(&text, &file.display().to_string(), keys)?)),
         None => Ok(None),
     }

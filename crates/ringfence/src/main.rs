@@ -3,13 +3,13 @@
 mod asking;
 mod cli;
 mod desk;
-mod directory_writers;
 mod gate;
 mod governing;
 mod grants;
 mod installation;
 mod login;
 mod login_home;
+mod other_writers;
 mod progress;
 mod queue;
 mod render;

@@ -30,7 +30,9 @@ use ringfence_core::plan::Request;
 use ringfence_core::policy::home::{self, PROTECTED_IF_PRESENT};
 use ringfence_core::policy::{GitAccess, WorkspaceAccess};
 use ringfence_linux::StandIn;
-use ringfence_workspace::{Bounds, Directory, EntryKind, Next, RunTrees, Visit, walk};
+use ringfence_workspace::{
+    Bounds, Directory, EntryKind, Next, RunTrees, Step, Visit, walk, walk_with_directories,
+};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::io::Errno;
 
@@ -625,14 +627,20 @@ impl Survey {
     fn scan(&mut self, tree: &Directory, root: &Path, names: &Names<'_>) -> Result<(), LaunchError> {
         let mut finds = Finds::default();
         let mut locations = Locations::new(RandomState::new());
-        let unvisited = walk(tree, BOUNDS, &mut |visit| {
-            if names.ending.is_due() {
-                return Next::PassOver;
+        let unvisited = walk_with_directories(tree, BOUNDS, &mut |step| match step {
+            Step::Directory(path, data) => {
+                if names.writable && data.is_open_to_all() {
+                    locations.note_open(path, data.inode());
+                }
+                Next::Enter
             }
-            if names.writable && visit.kind == EntryKind::Directory {
-                locations.note(visit.path, visit.inode);
+            Step::Name(_) if names.ending.is_due() => Next::PassOver,
+            Step::Name(visit) => {
+                if names.writable && visit.kind == EntryKind::Directory {
+                    locations.note(visit.path, visit.inode);
+                }
+                finds.visit(root, &visit, names)
             }
-            finds.visit(root, visit, names)
         });
         let unvisited = unvisited.map_err(|error| {
             refused(format!("{} cannot be searched for what must be hidden: {error}", root.display()))
@@ -891,6 +899,10 @@ impl Finds {
         let beside = path.parent().unwrap_or(Path::new(""));
         let elsewhere = !names.is_workspace || !beside.as_os_str().is_empty();
         if names.is_new_stub(root, path) {
+            return Next::PassOver;
+        }
+        // It leads to no driver and holds nothing, and an overlay shows nothing that could be covered.
+        if visit.kind == EntryKind::Other && visit.is_whiteout() {
             return Next::PassOver;
         }
         // Asked for only if it matters: it takes a call for each directory.

@@ -109,6 +109,20 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     attempt("syscalls", "list the kernel's security modules", |_| denied(LSM_LIST_MODULES, [0; 5])),
     attempt("syscalls", "make a handle of a file", |_| denied(libc::SYS_name_to_handle_at, [0; 5])),
     attempt("syscalls", "ask for file systems by calls of old (sysfs, ustat)", |_| old_calls()),
+    attempt("syscalls", "set flags of a file that only the host takes back (ioctl)", |bait| {
+        // Without a value, so that nothing is set.
+        const FS_IOC_FSSETXATTR: usize = 0x401c_5820;
+        request(bait, FS_IOC_FSSETXATTR)
+    }),
+    attempt("syscalls", "copy the workspace with what lies below mounts (a snapshot of btrfs)", |bait| {
+        const BTRFS_IOC_SNAP_CREATE: usize = 0x5000_9401;
+        request(bait, BTRFS_IOC_SNAP_CREATE)
+    }),
+    attempt(
+        "syscalls",
+        "open what is made later to other users (a default access control list)",
+        default_list,
+    ),
     attempt("privileges", "have any capability", |_| none_of("CapEff")),
     attempt("privileges", "have any capability left to gain", |_| match no_new_privileges() {
         true => Outcome::Held("no_new_privs is set".into()),
@@ -144,13 +158,9 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
             refused(call(libc::SYS_sched_setscheduler, [0, fifo, (&raw const priority) as usize, 0, 0]))
         })
     }),
-    attempt("devices", "make a device", |bait| {
-        let path = bait.workspace.join("device");
-        let text = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
-        let mode = (libc::S_IFBLK | 0o600) as usize;
-        let made = call(libc::SYS_mknodat, [at_fdcwd(), text.as_ptr() as usize, mode, 0x700, 0]);
-        let _ = fs::remove_file(&path);
-        refused(made)
+    attempt("devices", "make a device", |bait| device(bait, libc::S_IFBLK, 0x700)),
+    attempt("devices", "make a mark of an overlay (a device with the number 0)", |bait| {
+        device(bait, libc::S_IFCHR, 0)
     }),
     attempt("devices", "change the permissions of a device of the host to what they are", |_| {
         if has_own_devices() {
@@ -188,6 +198,46 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
 const CACHESTAT: libc::c_long = 451;
 const LISTMOUNT: libc::c_long = 458;
 const LSM_LIST_MODULES: libc::c_long = 461;
+
+/// Makes a device in the workspace, and removes it.
+fn device(bait: &Bait, kind: libc::mode_t, number: usize) -> Outcome {
+    let path = bait.workspace.join("device");
+    let text = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
+    let mode = (kind | 0o600) as usize;
+    let made = call(libc::SYS_mknodat, [at_fdcwd(), text.as_ptr() as usize, mode, number, 0]);
+    let _ = fs::remove_file(&path);
+    refused(made)
+}
+
+/// Makes a request to the file system of the workspace, without a value. Held if the request is unknown to it, or seems so.
+fn request(bait: &Bait, request: usize) -> Outcome {
+    let directory = match fs::File::open(&bait.workspace) {
+        Ok(directory) => directory,
+        Err(error) => return Outcome::NotTried(error.to_string()),
+    };
+    let number = std::os::fd::AsRawFd::as_raw_fd(&directory).unsigned_abs() as usize;
+    match call(libc::SYS_ioctl, [number, request, 0, 0, 0]) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => Outcome::Held(error.to_string()),
+        _ => denied(libc::SYS_ioctl, [number, request, 0, 0, 0]),
+    }
+}
+
+/// Gives a directory of its own a list by which all users may write what is made in it later.
+fn default_list(bait: &Bait) -> Outcome {
+    // A version; then owner, group and others, each with all rights and no id.
+    const LIST: [u8; 28] = [
+        2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 7, 0, 255, 255, 255, 255, 32, 0, 7, 0, 255, 255,
+        255, 255,
+    ];
+    let path = bait.workspace.join("shared");
+    if let Err(error) = fs::create_dir(&path) {
+        return Outcome::NotTried(error.to_string());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    let set = rustix::fs::setxattr(&path, c"system.posix_acl_default", &LIST, flags);
+    let _ = fs::remove_dir(&path);
+    refused(set.map_err(io::Error::from))
+}
 
 /// Asks for the process's own number as a 32-bit program does.
 #[cfg(target_arch = "x86_64")]

@@ -10,7 +10,7 @@
 //! the profiles answer EPERM or ENOSYS, and this filter answers ENOSYS where programs have an older way to do the same.
 //! Calls of 32-bit programs and of the x32 interface, which the profiles admit, end the program or are absent.
 
-use Verdict::{Absent, Allowed, ByArgument, Refused};
+use Verdict::{Absent, Allowed, ByArgument, Refused, Unsupported};
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(super) enum Verdict {
     Refused,
     /// ENOSYS: programs take it for an older kernel, and do without it.
     Absent,
+    /// EOPNOTSUPP: programs take it for a file system without that, and do without it.
+    Unsupported,
 }
 
 /// A call that this filter treats otherwise than docker or podman does.
@@ -59,6 +61,10 @@ const fn row(
 
 const SET_ID_FILES: &str =
     "a file that runs as its owner or its group could be started by other users of the host";
+
+const NODES: &str = "as chmod; and a device with the number 0, which any user may make, is a mark of an overlay that a file is deleted";
+
+const ATTRIBUTES: &str = "a default access control list, which no mode and no umask takes back, opens what is made in a directory later to other users of the host; a filter cannot see which attribute is set";
 
 /// The first number that no kernel used when the tables were written; it and all above are absent. The x32 interface
 /// has numbers from 0x4000_0000 on, and 512 to 547 among its own.
@@ -171,7 +177,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         Allowed,
         Allowed,
         ByArgument,
-        "TIOCSTI and TIOCLINUX type into a terminal; all else is allowed",
+        "TIOCSTI and TIOCLINUX type into a terminal; requests to file systems copy what lies below mounts and set flags that only the host can take back; all else is allowed",
     ),
     row(
         libc::SYS_fcntl,
@@ -192,14 +198,14 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     row(libc::SYS_fchmod, "fchmod", Allowed, Allowed, ByArgument, SET_ID_FILES),
     row(libc::SYS_fchmodat, "fchmodat", Allowed, Allowed, ByArgument, SET_ID_FILES),
     row(452, "fchmodat2", Allowed, Allowed, ByArgument, SET_ID_FILES),
-    row(libc::SYS_mknodat, "mknodat", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    row(libc::SYS_mknodat, "mknodat", Allowed, Allowed, ByArgument, NODES),
     row(libc::SYS_openat, "openat", Allowed, Allowed, ByArgument, SET_ID_FILES),
     #[cfg(target_arch = "x86_64")]
     row(libc::SYS_chmod, "chmod", Allowed, Allowed, ByArgument, SET_ID_FILES),
     #[cfg(target_arch = "x86_64")]
     row(libc::SYS_creat, "creat", Allowed, Allowed, ByArgument, SET_ID_FILES),
     #[cfg(target_arch = "x86_64")]
-    row(libc::SYS_mknod, "mknod", Allowed, Allowed, ByArgument, SET_ID_FILES),
+    row(libc::SYS_mknod, "mknod", Allowed, Allowed, ByArgument, NODES),
     #[cfg(target_arch = "x86_64")]
     row(libc::SYS_open, "open", Allowed, Allowed, ByArgument, SET_ID_FILES),
     row(
@@ -387,7 +393,18 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     row(455, "futex_wait", Allowed, Refused, Allowed, NEWER),
     row(456, "futex_requeue", Allowed, Refused, Allowed, NEWER),
     row(462, "mseal", Allowed, Refused, Allowed, NEWER),
-    row(463, "setxattrat", Allowed, Refused, Allowed, NEWER),
+    row(libc::SYS_setxattr, "setxattr", Allowed, Allowed, Unsupported, ATTRIBUTES),
+    row(libc::SYS_lsetxattr, "lsetxattr", Allowed, Allowed, Unsupported, ATTRIBUTES),
+    row(libc::SYS_fsetxattr, "fsetxattr", Allowed, Allowed, Unsupported, ATTRIBUTES),
+    row(463, "setxattrat", Allowed, Refused, Unsupported, ATTRIBUTES),
+    row(
+        libc::SYS_renameat2,
+        "renameat2",
+        Allowed,
+        Allowed,
+        ByArgument,
+        "RENAME_WHITEOUT leaves a device with the number 0 behind, as mknod would",
+    ),
     row(464, "getxattrat", Allowed, Refused, Allowed, NEWER),
     row(465, "listxattrat", Allowed, Refused, Allowed, NEWER),
     row(466, "removexattrat", Allowed, Refused, Allowed, NEWER),

@@ -29,6 +29,36 @@ const TYPING: [u32; 2] = [0x5412, 0x541c];
 /// The limit that stays as it was set when the run began.
 #[allow(clippy::unnecessary_cast, reason = "C libraries differ in its type")]
 const CORE_LIMIT: u32 = libc::RLIMIT_CORE as u32;
+/// The types of the requests by which `ioctl` acts on file systems and on files as these keep them. Such requests copy whole trees
+/// with what lies below mounts, set flags that only the host can take back, lock encrypted files, freeze or end a file system. Which
+/// of them a file system has, and what each asks of its caller, differs; so all are refused but [`FILE_REQUESTS`].
+const FILE_SYSTEM_TYPES: [u8; 11] = [
+    0x94, // btrfs, and what all file systems have taken over from it
+    b'f', // flags of files, ext4, encryption, verity
+    b'X', // XFS, attributes of files, freezing, trimming, shutting down
+    b'v', // versions of files
+    b'n', // NILFS
+    b'o', // OCFS2
+    0x93, // autofs
+    0x97, // Ceph
+    0xbc, // bcachefs
+    0xcf, // SMB
+    0xf5, // F2FS
+];
+
+/// The requests of these types that pass: copying between two open files, and questions about one.
+const FILE_REQUESTS: [u32; 10] = [
+    0x4004_9409, // FICLONE
+    0x4020_940d, // FICLONERANGE
+    0xc018_9436, // FIDEDUPERANGE
+    0x8008_6601, // FS_IOC_GETFLAGS
+    0x8004_6601, // FS_IOC32_GETFLAGS
+    0xc020_660b, // FS_IOC_FIEMAP
+    0x8008_7601, // FS_IOC_GETVERSION
+    0x8004_7601, // FS_IOC32_GETVERSION
+    0x801c_581f, // FS_IOC_FSGETXATTR
+    0x800c_581e, // XFS_IOC_DIOINFO
+];
 
 /// What `fcntl` does to have others wait until they may open a file: leases, and delegations of newer kernels.
 const LEASES: [u32; 2] = [1024, 1040];
@@ -71,6 +101,10 @@ const DENY: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 const IGNORE: u32 = libc::SECCOMP_RET_ERRNO;
 /// Programs that try a protocol go on with the usual one.
 const NO_PROTOCOL: u32 = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+/// What file systems say to a request of `ioctl` that they do not have.
+const NO_REQUEST: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOTTY as u32;
+/// What file systems without extended attributes say; programs that copy files go on without them.
+const UNSUPPORTED: u32 = libc::SECCOMP_RET_ERRNO | libc::EOPNOTSUPP as u32;
 /// A program that is told that a call does not exist uses the old one, whose flags can be seen.
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
@@ -130,10 +164,6 @@ const SHARED: &[i64] = &[
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_utimensat,
-    libc::SYS_setxattr,
-    libc::SYS_lsetxattr,
-    libc::SYS_fsetxattr,
-    463, // setxattrat
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
     libc::SYS_fremovexattr,
@@ -192,17 +222,34 @@ const OF_PROCESSES: &[OfProcess] = &[
 /// any other user could start it.
 const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
 
+/// A bit of the type in a mode that character and block devices have, and FIFOs, sockets and regular files have not. A device with
+/// the number 0 needs no capability: an overlay takes it for a mark that a file is deleted.
+const DEVICE: u32 = 0o020_000;
+const _: () = assert!(libc::S_IFCHR & libc::S_IFBLK & DEVICE == DEVICE);
+
 /// A call that sets the mode of a file.
 struct OfMode {
     call: i64,
     /// The argument that is the mode.
     mode: u32,
+    /// The bits of it that are refused.
+    refused: u32,
     /// The argument with the flags, if these decide whether a file is made; without that the mode means nothing.
     flags: Option<u32>,
 }
 
 const fn of_mode(call: i64, mode: u32) -> OfMode {
-    OfMode { call, mode, flags: None }
+    OfMode { call, mode, refused: SET_IDS, flags: None }
+}
+
+/// The type of the file is in the mode too.
+const fn makes_node(call: i64, mode: u32) -> OfMode {
+    OfMode { call, mode, refused: SET_IDS | DEVICE, flags: None }
+}
+
+/// A call that makes a file only with some flags.
+const fn opens(call: i64, mode: u32, flags: u32) -> OfMode {
+    OfMode { call, mode, refused: SET_IDS, flags: Some(flags) }
 }
 
 /// Calls that set the mode of a file. `mkdir` ignores the bits, and directories inherit them from the one above.
@@ -210,32 +257,29 @@ const OF_MODES: &[OfMode] = &[
     of_mode(libc::SYS_fchmod, 1),
     of_mode(libc::SYS_fchmodat, 2),
     of_mode(452, 2), // fchmodat2
-    of_mode(libc::SYS_mknodat, 2),
-    OfMode { call: libc::SYS_openat, mode: 3, flags: Some(2) },
+    makes_node(libc::SYS_mknodat, 2),
+    opens(libc::SYS_openat, 3, 2),
     #[cfg(target_arch = "x86_64")]
     of_mode(libc::SYS_chmod, 1),
     #[cfg(target_arch = "x86_64")]
     of_mode(libc::SYS_creat, 1),
     #[cfg(target_arch = "x86_64")]
-    of_mode(libc::SYS_mknod, 1),
+    makes_node(libc::SYS_mknod, 1),
     #[cfg(target_arch = "x86_64")]
-    OfMode { call: libc::SYS_open, mode: 2, flags: Some(1) },
+    opens(libc::SYS_open, 2, 1),
 ];
 
 impl OfMode {
     /// Refused with one of the bits.
-    fn without_set_ids(&self) -> Vec<Op> {
+    fn without_refused(&self) -> Vec<Op> {
         let creates = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).unsigned_abs();
         let opens = self.flags.iter().flat_map(|flags| {
             [load(low_half_of_argument(*flags)), unless_skip(libc::BPF_JSET, creates), skip(1), answer(ALLOW)]
         });
-        let mode = [load(low_half_of_argument(self.mode)), unless_skip(libc::BPF_JSET, SET_IDS)];
+        let mode = [load(low_half_of_argument(self.mode)), unless_skip(libc::BPF_JSET, self.refused)];
         opens.chain(mode).chain([answer(DENY), answer(ALLOW)]).collect()
     }
 }
-
-/// What sets marks of a file by its descriptor: flags, the project of a quota, the version.
-const MARKS: [u32; 4] = [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4008_7602];
 
 /// A filter that can be installed.
 pub(crate) struct Filter {
@@ -262,8 +306,6 @@ fn filter(extra: Extra) -> Result<Vec<Op>, SeccompError> {
         rules.extend(SHARED.iter().map(|call| (number(*call), vec![answer(DENY)])));
         rules.extend(OF_PROCESSES.iter().map(|call| (number(call.call), call.of_itself_alone())));
         rules.entry(number(libc::SYS_prlimit64)).and_modify(|rule| *rule = keeping_core_limit(rule));
-        let refused: Vec<u32> = TYPING.into_iter().chain(MARKS).collect();
-        rules.insert(number(libc::SYS_ioctl), only(1, &refused, DENY, ALLOW));
     }
     if extra.pinned {
         rules.insert(number(libc::SYS_sched_setaffinity), vec![answer(DENY)]);
@@ -330,6 +372,7 @@ fn rules() -> BTreeMap<u32, Vec<Op>> {
     let differing = DIFFERENCES.iter().filter_map(|row| match row.here {
         Verdict::Refused => Some((number(row.call), vec![answer(DENY)])),
         Verdict::Absent => Some((number(row.call), vec![answer(ABSENT)])),
+        Verdict::Unsupported => Some((number(row.call), vec![answer(UNSUPPORTED)])),
         Verdict::Allowed | Verdict::ByArgument => None,
     });
     everywhere.chain(absent).chain(differing).chain(by_argument()).collect()
@@ -377,22 +420,26 @@ fn by_argument() -> impl Iterator<Item = (u32, Vec<Op>)> {
     let namespaces = NEW_NAMESPACES.iter().fold(0, |all, flag| all | flag.unsigned_abs());
     let clone =
         [load(low_half_of_argument(0)), unless_skip(libc::BPF_JSET, namespaces), answer(DENY), answer(ALLOW)];
+    // Leaves a device with the number 0 behind.
+    let whiteout = unless_skip(libc::BPF_JSET, libc::RENAME_WHITEOUT);
+    let rename = [load(low_half_of_argument(4)), whiteout, answer(DENY), answer(ALLOW)];
     let family = i32::unsigned_abs;
     [
         (number(libc::SYS_clone), clone.to_vec()),
-        (number(libc::SYS_ioctl), only(1, &TYPING, DENY, ALLOW)),
+        (number(libc::SYS_ioctl), requests()),
         (number(libc::SYS_fcntl), only(1, &LEASES, DENY, ALLOW)),
         (number(libc::SYS_setrlimit), only(0, &[CORE_LIMIT], IGNORE, ALLOW)),
         (number(libc::SYS_socket), sockets()),
         (number(libc::SYS_socketpair), only(0, &[family(libc::AF_UNIX)], ALLOW, DENY)),
         (number(libc::SYS_personality), only(0, &PERSONALITIES, ALLOW, DENY)),
+        (number(libc::SYS_renameat2), rename.to_vec()),
     ]
     .into_iter()
     .chain(OF_PROCESSES.iter().map(|call| match call.call {
         libc::SYS_prlimit64 => (number(call.call), keeping_core_limit(&call.not_of_supervisor())),
         _ => (number(call.call), call.not_of_supervisor()),
     }))
-    .chain(OF_MODES.iter().map(|call| (number(call.call), call.without_set_ids())))
+    .chain(OF_MODES.iter().map(|call| (number(call.call), call.without_refused())))
 }
 
 /// Answers `listed` if an argument is one of these values, else `other`. Only the lower half is compared: the kernel
@@ -400,6 +447,24 @@ fn by_argument() -> impl Iterator<Item = (u32, Vec<Op>)> {
 fn only(argument: u32, values: &[u32], listed: u32, other: u32) -> Vec<Op> {
     let compared = values.iter().flat_map(|value| [unless_skip(libc::BPF_JEQ, *value), answer(listed)]);
     [load(low_half_of_argument(argument))].into_iter().chain(compared).chain([answer(other)]).collect()
+}
+
+/// Requests of `ioctl`: none that types, and of those to file systems only [`FILE_REQUESTS`]. Bits 8 to 15 of a request are its type.
+fn requests() -> Vec<Op> {
+    let calculate = |operation: u32, k: u32| Op {
+        code: (libc::BPF_ALU | operation | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let request = load(low_half_of_argument(1));
+    let typing = TYPING.iter().flat_map(|value| [unless_skip(libc::BPF_JEQ, *value), answer(DENY)]);
+    let kind = [calculate(libc::BPF_RSH, 8), calculate(libc::BPF_AND, 0xff)];
+    // From each type to what is behind the last one and the answer for all others.
+    let types = FILE_SYSTEM_TYPES.iter().zip((1..=FILE_SYSTEM_TYPES.len() as u8).rev());
+    let types = types.map(|(kind, jt)| Op { jt, jf: 0, ..unless_skip(libc::BPF_JEQ, u32::from(*kind)) });
+    let before = [request].into_iter().chain(typing).chain(kind).chain(types).chain([answer(ALLOW)]);
+    before.chain(only(1, &FILE_REQUESTS, ALLOW, NO_REQUEST)).collect()
 }
 
 /// Only families and protocols that programs need, and of the kernel's own sockets only the one that tells of addresses and routes.
@@ -452,8 +517,9 @@ mod tests {
 
     use super::calls::{ABSENT_EVERYWHERE, DIFFERENCES, FIRST_UNKNOWN, REFUSED_EVERYWHERE, Verdict};
     use super::{
-        ABSENT, ALLOW, CORE_LIMIT, DENY, Extra, IGNORE, KILL, LEASES, MARKS, OF_MODES, OF_PROCESSES, OfMode,
-        OfProcess, Op, PERSONALITIES, PROCESSOR, TYPING, by_argument, filter,
+        ABSENT, ALLOW, CORE_LIMIT, DENY, Extra, FILE_REQUESTS, FILE_SYSTEM_TYPES, IGNORE, KILL, LEASES,
+        NO_REQUEST, OF_MODES, OF_PROCESSES, OfMode, OfProcess, Op, PERSONALITIES, PROCESSOR, TYPING,
+        UNSUPPORTED, by_argument, filter,
     };
 
     /// System calls of the x32 interface have this bit set in their numbers.
@@ -473,6 +539,8 @@ mod tests {
             match code & 7 {
                 libc::BPF_LD => loaded = data[op.k as usize / 4],
                 libc::BPF_RET => return op.k,
+                libc::BPF_ALU if code & 0xf0 == libc::BPF_RSH => loaded >>= op.k,
+                libc::BPF_ALU => loaded &= op.k,
                 _ if code & 0xf0 == libc::BPF_JA => at += op.k as usize,
                 _ => {
                     let so = match code & 0xf0 {
@@ -500,6 +568,7 @@ mod tests {
             None | Some(Verdict::Allowed) => Some(ALLOW),
             Some(Verdict::Refused) => Some(DENY),
             Some(Verdict::Absent) => Some(ABSENT),
+            Some(Verdict::Unsupported) => Some(UNSUPPORTED),
             Some(Verdict::ByArgument) => None,
         }
     }
@@ -531,7 +600,7 @@ mod tests {
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "a call is in two places");
         let passes = |verdict| match verdict {
             Verdict::Allowed => Some(true),
-            Verdict::Refused | Verdict::Absent => Some(false),
+            Verdict::Refused | Verdict::Absent | Verdict::Unsupported => Some(false),
             // Two that look at arguments need not look for the same.
             Verdict::ByArgument => None,
         };
@@ -595,7 +664,7 @@ mod tests {
     #[test]
     fn files_that_run_as_their_owner_or_group_are_not_made() {
         let creates = [libc::O_CREAT, libc::O_TMPFILE, libc::O_CREAT | libc::O_WRONLY];
-        for OfMode { call, mode, flags } in OF_MODES {
+        for OfMode { call, mode, flags, .. } in OF_MODES {
             let asked = |value: u64, flag: i32| {
                 let mut arguments = [0; 6];
                 arguments[*mode as usize] = value;
@@ -617,6 +686,86 @@ mod tests {
                 let reads = asked(u64::MAX, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC);
                 assert_eq!(reads, ALLOW, "{call}");
             }
+        }
+    }
+
+    #[test]
+    fn requests_to_file_systems_are_refused_but_harmless_ones() {
+        let asked = |request: u32| {
+            let with = |upper: u64| answers(libc::SYS_ioctl, [3, u64::from(request) | upper, 0, 0, 0, 0]);
+            assert_eq!(with(0), with(1 << 32), "{request:x}: the kernel ignores the upper half");
+            with(0)
+        };
+        for request in FILE_REQUESTS {
+            assert_eq!(asked(request), ALLOW, "{request:x}");
+            assert!(FILE_SYSTEM_TYPES.contains(&((request >> 8) as u8)), "{request:x} needs no row");
+        }
+        for (request, name) in [
+            (0x5000_9401, "BTRFS_IOC_SNAP_CREATE"),
+            (0x5000_9417, "BTRFS_IOC_SNAP_CREATE_V2"),
+            (0x5000_940e, "BTRFS_IOC_SUBVOL_CREATE"),
+            (0x5000_940f, "BTRFS_IOC_SNAP_DESTROY"),
+            (0x4008_941a, "BTRFS_IOC_SUBVOL_SETFLAGS"),
+            (0xc0c0_9425, "BTRFS_IOC_SET_RECEIVED_SUBVOL"),
+            (0x4008_6602, "FS_IOC_SETFLAGS"),
+            (0x4004_6602, "FS_IOC32_SETFLAGS"),
+            (0x401c_5820, "FS_IOC_FSSETXATTR"),
+            (0x4008_7602, "FS_IOC_SETVERSION"),
+            (0x800c_6613, "FS_IOC_SET_ENCRYPTION_POLICY"),
+            (0xc050_6617, "FS_IOC_ADD_ENCRYPTION_KEY"),
+            (0xc040_6618, "FS_IOC_REMOVE_ENCRYPTION_KEY"),
+            (0x4080_6685, "FS_IOC_ENABLE_VERITY"),
+            (0xc028_660f, "EXT4_IOC_MOVE_EXT"),
+            (0x6611, "EXT4_IOC_SWAP_BOOT"),
+            (0xc004_5877, "FIFREEZE"),
+            (0xc004_5878, "FITHAW"),
+            (0xc018_5879, "FITRIM"),
+            (0x8004_587d, "FS_IOC_SHUTDOWN"),
+            (0x4018_bc10, "BCH_IOCTL_SUBVOLUME_CREATE"),
+            (0xf501, "F2FS_IOC_START_ATOMIC_WRITE"),
+            (0x4010_6e88, "NILFS_IOCTL_CLEAN_SEGMENTS"),
+        ] {
+            assert_eq!(asked(request), NO_REQUEST, "{name}");
+        }
+        for (request, name) in [
+            (0x5401, "TCGETS"),
+            (0x5413, "TIOCGWINSZ"),
+            (0x541b, "FIONREAD"),
+            (0x5421, "FIONBIO"),
+            (0x5451, "FIOCLEX"),
+            (0x8912, "SIOCGIFCONF"),
+            (0x8004_5430, "TIOCGPTN"),
+            (0x8208_7201, "VFAT_IOCTL_READDIR_BOTH"),
+            (0xae00, "KVM_GET_API_VERSION"),
+            (0, "none"),
+        ] {
+            assert_eq!(asked(request), ALLOW, "{name}");
+        }
+    }
+
+    #[test]
+    fn devices_are_not_made() {
+        let mut calls = vec![(libc::SYS_mknodat, 2)];
+        #[cfg(target_arch = "x86_64")]
+        calls.push((libc::SYS_mknod, 1));
+        for (call, mode) in calls {
+            let asked = |value: u32| {
+                let mut arguments = [0; 6];
+                arguments[mode] = u64::from(value);
+                answers(call, arguments)
+            };
+            for kind in [libc::S_IFCHR, libc::S_IFBLK] {
+                assert_eq!(asked(kind | 0o600), DENY, "{call} {kind:o}");
+            }
+            for kind in [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK] {
+                assert_eq!(asked(kind | 0o600), ALLOW, "{call} {kind:o}");
+            }
+        }
+        let renames = |flags: u32| answers(libc::SYS_renameat2, [0, 0, 0, 0, u64::from(flags), 0]);
+        assert_eq!(renames(libc::RENAME_WHITEOUT), DENY);
+        assert_eq!(renames(libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE), DENY);
+        for flags in [0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE] {
+            assert_eq!(renames(flags), ALLOW, "{flags}");
         }
     }
 
@@ -726,8 +875,9 @@ mod tests {
         for call in [libc::SYS_shmctl, libc::SYS_semop, libc::SYS_msgrcv, libc::SYS_msgctl] {
             assert_eq!(asked(call, [0; 6]), DENY, "{call} needs a number alone");
         }
-        for request in MARKS {
-            assert_eq!(asked(libc::SYS_ioctl, [3, u64::from(request), 0, 0, 0, 0]), DENY, "{request:x}");
+        // Flags, the project of a quota, the version.
+        for request in [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4008_7602] {
+            assert_eq!(asked(libc::SYS_ioctl, [3, request, 0, 0, 0, 0]), NO_REQUEST, "{request:x}");
         }
         assert_eq!(asked(libc::SYS_ioctl, [0, u64::from(TYPING[0]), 0, 0, 0, 0]), DENY);
     }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::desk::told;
 use crate::installation::{DIRECTORY, Installation, SETTINGS, read_project_text, read_text};
+use crate::other_writers::refuse_open_to_others;
 use crate::report::advise;
 use crate::workspace::Workspace;
 use crate::{terminal, trusted};
@@ -108,6 +109,7 @@ fn trust(installation: &Installation, directory: Option<&Path>) -> anyhow::Resul
     let cannot = || format!("{} cannot be trusted", named.display());
     let project = Workspace::named(installation, &named).with_context(cannot)?.path;
     let file = project.as_path().join(DIRECTORY).join(SETTINGS);
+    refuse_open_to_others(&file)?;
     let text = read_project_text(&file)?;
     if let Some(text) = &text {
         Document::parse(text, &file.display().to_string(), &keys)?;

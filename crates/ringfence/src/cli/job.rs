@@ -26,7 +26,7 @@ use super::options::Options;
 use crate::asking::Person;
 use crate::governing::{Chosen, Named, Writable};
 use crate::grants;
-use crate::installation::{Installation, read_text};
+use crate::installation::{Installation, read_governing_text};
 use crate::queue::server_address;
 use crate::render::{Human, Json, Nobody, Through};
 use crate::report::advise;
@@ -450,7 +450,8 @@ fn in_background() -> bool {
 
 /// Reads a policy file.
 pub(crate) fn read_policy(file: &Path) -> anyhow::Result<Policy> {
-    let text = read_text(file)?.with_context(|| format!("the policy {} is not there", file.display()))?;
+    let text =
+        read_governing_text(file)?.with_context(|| format!("the policy {} is not there", file.display()))?;
     Ok(policy::parse(&text, &file.display().to_string())?)
 }
 

@@ -13,7 +13,7 @@ use ringfence_core::policy::HostRule;
 use ringfence_core::task::TaskSpec;
 use ringfence_core::units::{Cpus, MemorySize, Seconds};
 
-use crate::installation::{Installation, read_text};
+use crate::installation::{Installation, read_governing_text};
 
 /// Where and under which policy.
 #[derive(Args, Debug, Default)]
@@ -120,7 +120,8 @@ impl Options {
     pub(crate) fn variables(&self, installation: &Installation) -> anyhow::Result<BTreeMap<String, String>> {
         let mut variables = BTreeMap::new();
         for file in self.env_files(installation) {
-            let text = read_text(&file)?.with_context(|| format!("{} is not there", file.display()))?;
+            let text =
+                read_governing_text(&file)?.with_context(|| format!("{} is not there", file.display()))?;
             for (number, line) in text.lines().enumerate() {
                 let line = line.trim();
                 if line.is_empty() || line.starts_with('#') {

@@ -1,10 +1,14 @@
-//! Which users besides this one and root can write a directory: by its mode, its group and its access control list.
+//! Which users besides this one and root can write a directory, or a file that governs runs: by its mode, its group and its access
+//! control list.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use ringfence_workspace::read_bounded;
+use anyhow::anyhow;
+use ringfence_workspace::{keeps_permissions, read_bounded};
+
+use crate::report::advise;
 
 /// No list of accounts is longer, in bytes.
 const MAX_ACCOUNTS_BYTES: u64 = 4 << 20;
@@ -12,6 +16,38 @@ const MAX_ACCOUNTS_BYTES: u64 = 4 << 20;
 /// Whether other users can write a directory: any, members of its group, or those whom its access control list names. The group that
 /// many systems make for each user, with write access by default (`umask 002`), has no other member. In doubt they can.
 pub(crate) fn is_open_to_others(directory: &Path, data: &fs::Metadata) -> bool {
+    is_open_to_others_than(rustix::process::geteuid().as_raw(), directory, data)
+}
+
+/// Refuses a file that governs runs and that other users than its owner and root can write, or replace in its directory. One that is
+/// not there, or is no file, is reported where it is read.
+pub(crate) fn refuse_open_to_others(file: &Path) -> anyhow::Result<()> {
+    let Some(data) = fs::metadata(file).ok().filter(fs::Metadata::is_file) else { return Ok(()) };
+    if is_open_to_others_than(data.uid(), file, &data) && keeps_permissions(file) {
+        let shown = file.display();
+        return Err(advise(
+            anyhow!("{shown} governs runs, and other users can write it"),
+            format!("look at what is in it, then run `chmod go-w {shown}`"),
+        ));
+    }
+    // Where the name is a link, it is the directory of the link that counts too.
+    let end = fs::canonicalize(file).ok();
+    for directory in [Some(file), end.as_deref()].into_iter().flatten().filter_map(Path::parent) {
+        // Below one with the sticky bit no other user can replace a file.
+        let is_open = |data: &fs::Metadata| data.mode() & 0o1002 == 0o002;
+        if fs::metadata(directory).is_ok_and(|data| is_open(&data)) && keeps_permissions(directory) {
+            let (shown, directory) = (file.display(), directory.display());
+            return Err(advise(
+                anyhow!("{shown} governs runs, and other users can replace it in {directory}"),
+                format!("look at what is in it, then run `chmod o-w {directory}`"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether users besides this one and root can write a file or a directory.
+fn is_open_to_others_than(own: u32, path: &Path, data: &fs::Metadata) -> bool {
     if data.mode() & 0o002 != 0 {
         return true;
     }
@@ -19,8 +55,7 @@ pub(crate) fn is_open_to_others(directory: &Path, data: &fs::Metadata) -> bool {
     if data.mode() & 0o020 == 0 {
         return false;
     }
-    let own = rustix::process::geteuid().as_raw();
-    let Some(Writers { users, mut groups, has_group }) = listed_writers(directory) else { return true };
+    let Some(Writers { users, mut groups, has_group }) = listed_writers(path) else { return true };
     groups.extend(has_group.then_some(data.gid()));
     let is_other = |uid: &u32| *uid != own && *uid != 0;
     users.iter().any(is_other) || (!groups.is_empty() && !are_private(&groups, own))
@@ -31,12 +66,12 @@ pub(crate) fn is_open_to_others(directory: &Path, data: &fs::Metadata) -> bool {
 struct Writers {
     users: Vec<u32>,
     groups: Vec<u32>,
-    /// Whether the group of the directory itself can write.
+    /// Whether the group of the file or the directory itself can write.
     has_group: bool,
 }
 
 impl Writers {
-    /// Those of a directory with a mode alone, by which its group can write.
+    /// Those of a file or a directory with a mode alone, by which its group can write.
     fn of_mode() -> Self {
         Self { users: Vec::new(), groups: Vec::new(), has_group: true }
     }
@@ -66,14 +101,14 @@ impl Writers {
     }
 }
 
-/// Whom the access control list of a directory lets write, within its mask; nothing if that cannot be found out.
+/// Whom the access control list of a file or a directory lets write, within its mask; nothing if that cannot be found out.
 #[cfg(target_os = "linux")]
-fn listed_writers(directory: &Path) -> Option<Writers> {
+fn listed_writers(path: &Path) -> Option<Writers> {
     use rustix::io::Errno;
     /// The kernel keeps no longer value.
     const MAX_VALUE_BYTES: usize = 64 << 10;
     let mut list = vec![0; MAX_VALUE_BYTES];
-    match rustix::fs::getxattr(directory, "system.posix_acl_access", &mut list[..]) {
+    match rustix::fs::getxattr(path, "system.posix_acl_access", &mut list[..]) {
         Ok(length) => Writers::parse(list.get(..length)?),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Some(Writers::of_mode()),
         Err(_) => None,
