@@ -33,15 +33,15 @@ pub(crate) struct From {
 impl From {
     /// Whether a connection comes from this machine, by whichever of its addresses. The Unix socket is reached from nowhere else.
     pub(crate) fn is_of_this_machine(&self) -> bool {
-        let is_own = |ends: Ends| ringfence_egress::is_of_this_machine(ends.peer.ip());
-        self.peer == Peer::Loopback || self.ends.is_none_or(is_own)
+        let is_own = |ends: &Ends| ringfence_egress::is_of_this_machine(ends.peer.ip());
+        self.peer == Peer::Loopback || self.ends.as_ref().is_none_or(is_own)
     }
 
     /// Whether a request came to this machine's loopback without a proxy. Whatever name led there, other programs of the machine
     /// serve pages under it too.
     pub(crate) fn is_direct_on_loopback(&self, headers: &HeaderMap) -> bool {
-        let is_loopback = |ends: Ends| ends.local.ip().to_canonical().is_loopback();
-        self.ends.is_some_and(is_loopback) && !is_forwarded(headers)
+        let is_loopback = |ends: &Ends| ends.local.ip().to_canonical().is_loopback();
+        self.ends.as_ref().is_some_and(is_loopback) && !is_forwarded(headers)
     }
 }
 
@@ -297,7 +297,7 @@ async fn decide(app: &App, need: Need, seen: &Seen<'_>, from: &From) -> Result<W
 /// Whether a connection comes from a process of the daemon's owner on this machine, asked for each request anew. Only for requests
 /// that carry something right.
 pub(crate) async fn is_of_owner(app: &App, from: &From) -> bool {
-    match from.ends.filter(|_| from.is_of_this_machine()) {
+    match from.ends.as_ref().filter(|_| from.is_of_this_machine()) {
         Some(ends) => app.peer_lookups.is_of_owner(ends).await,
         None => false,
     }
@@ -310,7 +310,7 @@ async fn counts(app: &App, from: &From, who: Who, is_owners: bool) -> bool {
         Who::Anybody | Who::Local | Who::Socket => true,
         Who::Session if is_owners => is_of_owner(app, from).await,
         Who::Session | Who::Owner | Who::Bearer | Who::Key(_) => {
-            match from.ends.filter(|_| from.is_of_this_machine()) {
+            match from.ends.as_ref().filter(|_| from.is_of_this_machine()) {
                 Some(ends) => app.peer_lookups.may_use_credentials(ends).await,
                 None => true,
             }
@@ -321,7 +321,7 @@ async fn counts(app: &App, from: &From, who: Who, is_owners: bool) -> bool {
 /// Whether a connection without a credential is the owner's, asked for each request anew. The look-up is counted beforehand, unless
 /// the connection was the owner's before: nothing is known yet of who asks.
 async fn is_owner(app: &App, from: &From) -> Result<bool, Refused> {
-    let Some(ends) = from.ends else { return Ok(false) };
+    let Some(ends) = &from.ends else { return Ok(false) };
     if !from.connection.as_ref().is_some_and(|connection| connection.is_authenticated()) {
         app.rates.request(&format!("lookup {}", from.client)).map_err(Refused::TooOften)?;
     }
