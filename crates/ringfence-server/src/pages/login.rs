@@ -177,6 +177,7 @@ pub(super) async fn enter(
     Form(given): Form<Key>,
 ) -> Result<Response, Wrong> {
     let identity = app.access().recognises(given.key.trim());
+    let _presented = identity.filter(|identity| !identity.guessable).and_then(|_| from.presented());
     let said = match (identity, app.rates.may_try(&from.client)) {
         (Some(identity), _) if !identity.guessable => None,
         (_, Err(wait)) => Some(format!("Too many wrong keys: try again in {} s.", wait.as_secs() + 1)),
