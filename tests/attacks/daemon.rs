@@ -993,9 +993,18 @@ fn flood_of_connections_evicts_none_that_waits_for_its_look_up() {
     let site = Site::new();
     let token = format!("authorization: {}\r\n", site.bearer());
     let ask = || ask_later(TcpStream::connect(&site.address).unwrap(), &token);
-    let waiting: Vec<TcpStream> = (0..40).map(|_| ask()).collect();
+    let waiting: Vec<TcpStream> = (0..50).map(|_| ask()).collect();
     wait_for("the requests", || has_read_all(&site, &waiting).then_some(()));
-    let flood: Vec<TcpStream> = (0..600).map(|_| TcpStream::connect(&site.address).unwrap()).collect();
+    let socket = site.place.state().join("api.sock");
+    let flood: Vec<TcpStream> = (0..300)
+        .map(|number| {
+            // No more than wait to be accepted at once: others would be tried again after a second.
+            if number % 60 == 0 {
+                ask_socket(&socket, "GET /health").unwrap();
+            }
+            TcpStream::connect(&site.address).unwrap()
+        })
+        .collect();
     waiting.into_iter().for_each(expect_later);
     drop(flood);
 }
