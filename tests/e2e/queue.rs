@@ -763,7 +763,7 @@ fn a_log_of_a_task_that_was_never_tried_ends() {
         assert!(refused.code() == 125 && refused.stderr.contains("command"), "{refused:?}");
     }
     let far = queue.place.shell(&format!(
-        "echo '{{\"prompt\":\"x\",\"agent\":\"demo\",\"not_before\":18446744073709551615}}' | {} task add -",
+        "echo '{{\"prompt\":\"x\",\"agent\":\"demo\",\"not_before\":18446744073709551615}}' | {} task add --json-tasks -",
         crate::support::BINARY
     ));
     assert!(far.code() == 125 && far.stderr.contains("not_before"), "{far:?}");

@@ -121,7 +121,7 @@ mod tests {
 
     const OBJECT: &str = r#"{"prompt": "x", "agent": "command", "mode": "host", "command": "true"}"#;
 
-    fn given(value: serde_json::Value) -> Fields {
+    fn given(value: &serde_json::Value) -> Fields {
         value.as_object().unwrap().clone()
     }
 
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn options_are_defaults_of_tasks_in_json() {
-        let options = given(json!({"mode": "native", "role": "tester", "env": ["A"]}));
+        let options = given(&json!({"mode": "native", "role": "tester", "env": ["A"]}));
         let one = TaskSpec {
             mode: Some(Mode::Native),
             role: Role::Tester,
@@ -165,7 +165,7 @@ mod tests {
         let list = r#"[{"prompt": "one"}, {"prompt": "two", "priority": 3}]"#;
         assert_eq!(json_tasks(list, Division::Whole, &options).unwrap(), [one.clone(), two]);
         assert_eq!(json_tasks(&format!("\n{object}\n"), Division::Lines, &options).unwrap(), [one]);
-        let [command] = json_tasks(object, Division::Whole, &given(json!({"command": "true"})))
+        let [command] = json_tasks(object, Division::Whole, &given(&json!({"command": "true"})))
             .unwrap()
             .try_into()
             .unwrap();
@@ -193,7 +193,7 @@ mod tests {
             (r#"{"prompt": "x", "rolle": "tester"}"#, Division::Whole, json!({}), "rolle"),
             ("", Division::Lines, json!({}), "no line"),
         ] {
-            let error = json_tasks(text, division, &given(options)).unwrap_err();
+            let error = json_tasks(text, division, &given(&options)).unwrap_err();
             assert!(format!("{error:#}").contains(said), "{text}: {error:#}");
         }
     }
