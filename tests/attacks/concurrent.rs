@@ -292,7 +292,7 @@ fn commits_of_runs_that_start_together_are_all_imported() {
     for round in 0..3 {
         let script = |run: usize| {
             format!(
-                "git checkout -q -b r{round}-{run}z && echo {run} > f{run} && git add f{run} && git -c user.name=u -c user.email=u@localhost commit -qm {run}"
+                "git checkout -q -b r{round}-{run}z && echo {round} > f{run} && git add f{run} && git -c user.name=u -c user.email=u@localhost commit -qm {run}"
             )
         };
         let start = |run| sandbox.place.spawn(&sandbox.args(&[], &["sh", "-c", &script(run)]));

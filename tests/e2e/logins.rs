@@ -139,17 +139,17 @@ fn the_api_tells_the_same_without_keeping_anybody_waiting() {
         place.settings(r#"{"server": {"rate_limit": 0}}"#).env("ANTHROPIC_API_KEY", "sk-ant-api03-x"),
     );
     let path = "/system/claude/auth?environment=host";
-    let (address, bearer, begun) = (site.address.clone(), site.bearer(), std::time::Instant::now());
+    let (address, bearer) = (site.address.clone(), site.bearer());
     let slow = std::thread::spawn(move || {
         crate::site::ask(&address, "GET", path, &[("authorization", &bearer)], "").expect(200).json()
     });
-    let mut asked = 0;
+    let mut answered_meanwhile = 0;
     while !slow.is_finished() {
         site.get("/health").expect(200);
         site.get("/tasks").expect(200);
-        asked += 1;
+        answered_meanwhile += usize::from(!slow.is_finished());
     }
-    assert!(asked > 2, "{asked} in {:?}", begun.elapsed());
+    assert!(answered_meanwhile >= 1, "the slow request kept the others waiting");
     let first = slow.join().unwrap();
     assert_eq!(
         (&first["authenticated"], &first["class"], &first["executionEnvironment"]),

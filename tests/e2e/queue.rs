@@ -130,11 +130,13 @@ fn tasks_come_as_flags_as_a_document_and_as_lines_and_a_wrong_one_changes_nothin
         Ran::from(child.wait_with_output().unwrap())
     };
     queue.ok(&["task", "add", "--agent", "demo", "--priority", "-3", "--delay", "2h", "by flags"]);
-    say(&["-"], r#"{"prompt": "by document", "agent": "demo", "role": "tester"}"#).expect_code(0);
-    say(&["-"], r#"[{"prompt": "one", "agent": "demo"}, {"prompt": "two", "agent": "demo"}]"#).expect_code(0);
-    say(&["--agent", "demo", "-"], "many\nlines of one prompt").expect_code(0);
-    let lines = "a line\n\n{\"prompt\": \"an object\", \"agent\": \"demo\", \"after\": [\"1\"]}\n";
-    let added = say(&["--agent", "demo", "--lines"], lines).expect_code(0);
+    let json = |args: &[&str], input: &str| say(&[&["--json-tasks"], args].concat(), input);
+    json(&["-"], r#"{"prompt": "by document", "agent": "demo", "role": "tester"}"#).expect_code(0);
+    json(&["-", "--agent", "demo"], r#"[{"prompt": "one"}, {"prompt": "two"}]"#).expect_code(0);
+    let text = say(&["--agent", "demo", "-"], "many\nlines of one prompt").expect_code(0);
+    assert!(!text.stderr.contains("--json-tasks"), "{}", text.stderr);
+    let lines = "{\"prompt\": \"a line\"}\n\n{\"prompt\": \"an object\", \"after\": [\"1\"]}\n";
+    let added = json(&["--agent", "demo", "--lines"], lines).expect_code(0);
     assert_eq!(added.json().as_array().unwrap().len(), 2);
     let before = queue.ok(&["task", "list", "--json"]).json();
     let prompts: Vec<&str> =
@@ -143,9 +145,16 @@ fn tasks_come_as_flags_as_a_document_and_as_lines_and_a_wrong_one_changes_nothin
         ["an object", "a line", "many\nlines of one prompt", "two", "one", "by document", "by flags"];
     assert_eq!(prompts, expected);
     for (args, input, named) in [
-        (&["-"][..], r#"{"prompt": "x", "agent": "demo", "rolle": "tester"}"#, "rolle"),
-        (&["-"], r#"[{"prompt": "good", "agent": "demo"}, {"prompt": "x", "agent": "nobody"}]"#, "nobody"),
-        (&["--lines", "--agent", "demo"], "good\n{\"prompt\":", "line 2"),
+        (&["--json-tasks", "-"][..], r#"{"prompt": "x", "agent": "demo", "rolle": "tester"}"#, "rolle"),
+        (
+            &["--json-tasks", "-"],
+            r#"[{"prompt": "good", "agent": "demo"}, {"prompt": "x", "agent": "nobody"}]"#,
+            "nobody",
+        ),
+        (&["--json-tasks", "--lines", "--agent", "demo"], "{\"prompt\": \"good\"}\n{\"prompt\":", "line 2"),
+        (&["--json-tasks", "--lines", "--agent", "demo"], "a line", "line 1"),
+        (&["--json-tasks", "--agent", "demo", "-"], r#"{"prompt": "x", "agent": "demo"}"#, "`--agent`"),
+        (&["--json-tasks", "--agent", "demo", "x"], "", "--lines"),
         (&["--agent", "demo", "--after", "99", "x"], "", "99"),
         (&["--agent", "demo", "--role", "boss", "x"], "", "boss"),
         (&["--agent", "demo", "  "], "", "prompt"),
@@ -754,7 +763,7 @@ fn a_log_of_a_task_that_was_never_tried_ends() {
         assert!(refused.code() == 125 && refused.stderr.contains("command"), "{refused:?}");
     }
     let far = queue.place.shell(&format!(
-        "echo '{{\"prompt\":\"x\",\"agent\":\"demo\",\"not_before\":18446744073709551615}}' | {} task add -",
+        "echo '{{\"prompt\":\"x\",\"agent\":\"demo\",\"not_before\":18446744073709551615}}' | {} task add --json-tasks -",
         crate::support::BINARY
     ));
     assert!(far.code() == 125 && far.stderr.contains("not_before"), "{far:?}");

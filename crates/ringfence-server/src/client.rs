@@ -119,13 +119,13 @@ const NOT_OWN_REMEDY: &str = "unset RINGFENCE_URL, or set it to the daemon's Uni
 /// Whether a connection may carry a credential. Any program can listen at an address of this machine while the daemon is stopped,
 /// a run with an open network too; so the process that has accepted it has to be a daemon of this user, outside of every run.
 async fn may_carry_credential(stream: &TcpStream) -> io::Result<bool> {
-    let ends = Ends { peer: stream.peer_addr()?, local: stream.local_addr()? };
+    let ends = Ends::of(stream)?;
     if !ringfence_egress::is_of_this_machine(ends.peer.ip()) {
         return Ok(true);
     }
-    wait_until_accepted(|| loopback_peer::is_held(ends)).await;
+    wait_until_accepted(|| loopback_peer::is_held(&ends)).await;
     Ok(ringfence_egress::is_announced_by_this_user(ends.peer.port())
-        && loopback_peer::is_owner_outside_of_runs(ends, Role::Server))
+        && loopback_peer::is_owner_outside_of_runs(&ends, Role::Server))
 }
 
 /// The same for a Unix socket: whoever can write its directory can listen there, another user or a run.

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::access::{Carried, Denial, Need, Peer, Seen, Who};
 use crate::app::App;
-use crate::connections::Connection;
+use crate::connections::{Connection, Presented};
 use crate::loopback_peer::Ends;
 use crate::problem::Problem;
 use crate::revocation::Revocation;
@@ -33,15 +33,20 @@ pub(crate) struct From {
 impl From {
     /// Whether a connection comes from this machine, by whichever of its addresses. The Unix socket is reached from nowhere else.
     pub(crate) fn is_of_this_machine(&self) -> bool {
-        let is_own = |ends: Ends| ringfence_egress::is_of_this_machine(ends.peer.ip());
-        self.peer == Peer::Loopback || self.ends.is_none_or(is_own)
+        let is_own = |ends: &Ends| ringfence_egress::is_of_this_machine(ends.peer.ip());
+        self.peer == Peer::Loopback || self.ends.as_ref().is_none_or(is_own)
+    }
+
+    /// Keeps the connection from being evicted, for a request that presents a right credential.
+    pub(crate) fn presented(&self) -> Option<Presented> {
+        self.connection.as_ref().and_then(Connection::presented)
     }
 
     /// Whether a request came to this machine's loopback without a proxy. Whatever name led there, other programs of the machine
     /// serve pages under it too.
     pub(crate) fn is_direct_on_loopback(&self, headers: &HeaderMap) -> bool {
-        let is_loopback = |ends: Ends| ends.local.ip().to_canonical().is_loopback();
-        self.ends.is_some_and(is_loopback) && !is_forwarded(headers)
+        let is_loopback = |ends: &Ends| ends.local.ip().to_canonical().is_loopback();
+        self.ends.as_ref().is_some_and(is_loopback) && !is_forwarded(headers)
     }
 }
 
@@ -86,7 +91,9 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     // Before it is decided, so that a token that is replaced meanwhile is noticed.
     let tokens = app.token_generation();
     parts.extensions.insert(app.epoch());
-    let answer = match admit(&app, &parts, browser.as_deref()).await {
+    // Until there is an answer: for login codes it is looked up later whose the connection is.
+    let presented = presented(&app, &parts, browser.as_deref());
+    let answer = match admit(&app, &parts, browser.as_deref(), presented.as_ref()).await {
         Ok(who) => {
             parts.extensions.insert(who);
             if let Some(name) = &browser {
@@ -230,8 +237,22 @@ fn navigates(parts: &Parts) -> bool {
         && is("sec-fetch-dest", "document")
 }
 
+/// Keeps the connection of a request from being evicted if the request presents a credential that is right and cannot be guessed.
+fn presented(app: &App, parts: &Parts, browser: Option<&str>) -> Option<Presented> {
+    let from = parts.extensions.get::<From>()?;
+    let is_login_code = || app.login_codes.terms(&presented_code(parts)?);
+    let carried = seen(app, parts, from, browser).carried;
+    let is_right = app.access().unguessable(carried).is_some() || is_login_code().is_some();
+    is_right.then(|| from.presented()).flatten()
+}
+
 /// Decides on a request. Only then it is counted, so that requests of strangers do not use up what the owner may ask.
-async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, Refused> {
+async fn admit(
+    app: &App,
+    parts: &Parts,
+    browser: Option<&str>,
+    presented: Option<&Presented>,
+) -> Result<Who, Refused> {
     let unknown = From { peer: Peer::Elsewhere, client: String::new(), ends: None, connection: None };
     let from = parts.extensions.get::<From>().unwrap_or(&unknown);
     let need = need(&parts.method, parts.uri.path());
@@ -257,7 +278,7 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
         app.rates.request(&bucket).map_err(Refused::TooOften)?;
     }
     if let (Some(_), Some(connection)) = (known, &from.connection) {
-        connection.authenticated();
+        connection.authenticated(presented);
     }
     decided
 }
@@ -265,11 +286,14 @@ async fn admit(app: &App, parts: &Parts, browser: Option<&str>) -> Result<Who, R
 /// Whether a request counts for `server.rate_limit`. A login code is looked at first; a wrong one is counted where it is
 /// found to be wrong.
 fn is_counted(parts: &Parts, from: &From) -> bool {
-    let presents_code = parts.method == Method::GET
-        && parts.uri.path() == LOGIN_PATH
-        && crate::pages::login_code(&parts.uri).is_some();
     let tells_health = ["/health", "/health/ready"].contains(&parts.uri.path());
-    from.peer != Peer::Socket && !tells_health && !presents_code
+    from.peer != Peer::Socket && !tells_health && presented_code(parts).is_none()
+}
+
+/// The login code that a request redeems if it is right.
+fn presented_code(parts: &Parts) -> Option<String> {
+    let is_login = parts.method == Method::GET && parts.uri.path() == LOGIN_PATH;
+    is_login.then(|| crate::pages::login_code(&parts.uri)).flatten()
 }
 
 /// Whether a request is let in. Keys that could be found by trying are not looked at after too many wrong ones; the
@@ -297,7 +321,7 @@ async fn decide(app: &App, need: Need, seen: &Seen<'_>, from: &From) -> Result<W
 /// Whether a connection comes from a process of the daemon's owner on this machine, asked for each request anew. Only for requests
 /// that carry something right.
 pub(crate) async fn is_of_owner(app: &App, from: &From) -> bool {
-    match from.ends.filter(|_| from.is_of_this_machine()) {
+    match from.ends.as_ref().filter(|_| from.is_of_this_machine()) {
         Some(ends) => app.peer_lookups.is_of_owner(ends).await,
         None => false,
     }
@@ -310,7 +334,7 @@ async fn counts(app: &App, from: &From, who: Who, is_owners: bool) -> bool {
         Who::Anybody | Who::Local | Who::Socket => true,
         Who::Session if is_owners => is_of_owner(app, from).await,
         Who::Session | Who::Owner | Who::Bearer | Who::Key(_) => {
-            match from.ends.filter(|_| from.is_of_this_machine()) {
+            match from.ends.as_ref().filter(|_| from.is_of_this_machine()) {
                 Some(ends) => app.peer_lookups.may_use_credentials(ends).await,
                 None => true,
             }
@@ -321,7 +345,7 @@ async fn counts(app: &App, from: &From, who: Who, is_owners: bool) -> bool {
 /// Whether a connection without a credential is the owner's, asked for each request anew. The look-up is counted beforehand, unless
 /// the connection was the owner's before: nothing is known yet of who asks.
 async fn is_owner(app: &App, from: &From) -> Result<bool, Refused> {
-    let Some(ends) = from.ends else { return Ok(false) };
+    let Some(ends) = &from.ends else { return Ok(false) };
     if !from.connection.as_ref().is_some_and(|connection| connection.is_authenticated()) {
         app.rates.request(&format!("lookup {}", from.client)).map_err(Refused::TooOften)?;
     }

@@ -298,12 +298,17 @@ async fn accept_tcp(listener: TcpListener, connections: &Arc<Connections>, route
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let _ = stream.set_nodelay(true);
+                // Of a connection without a descriptor to ask, it cannot be found out whose it is.
+                let Ok(ends) = stream.local_addr().and_then(|local| Ends::new(&stream, peer, local)) else {
+                    wait_for_descriptors().await;
+                    continue;
+                };
                 let entry = connections.accept();
                 let loopback = peer.ip().to_canonical().is_loopback();
                 let from = From {
                     peer: if loopback { Peer::Loopback } else { Peer::Elsewhere },
                     client: rate::client(peer.ip()),
-                    ends: stream.local_addr().ok().map(|local| Ends { peer, local }),
+                    ends: Some(ends),
                     connection: Some(Arc::clone(&entry.0)),
                 };
                 tokio::spawn(serve_until_expired(stream, from, router.clone(), entry));

@@ -16,7 +16,7 @@ use crate::loopback_peer::{self, Ends};
 const QUEUE_LENGTH: usize = 1;
 
 /// What is asked about a connection.
-type Question = fn(Ends) -> bool;
+type Question = fn(&Ends) -> bool;
 
 /// A look-up that waits for its turn.
 struct Lookup {
@@ -38,25 +38,26 @@ impl PeerLookups {
     }
 
     /// Whether a connection that carries something right belongs to a process of the daemon's owner, and to no run.
-    pub(crate) async fn is_of_owner(&self, ends: Ends) -> bool {
+    pub(crate) async fn is_of_owner(&self, ends: &Ends) -> bool {
         look_up(&self.known, ends, loopback_peer::is_of_owner).await
     }
 
     /// Whether a connection that carries a token or a key that is right belongs to no run.
-    pub(crate) async fn may_use_credentials(&self, ends: Ends) -> bool {
+    pub(crate) async fn may_use_credentials(&self, ends: &Ends) -> bool {
         look_up(&self.known, ends, loopback_peer::may_use_credentials).await
     }
 
     /// Whether a connection that carries nothing belongs to a process of the daemon's owner that no run has started.
-    pub(crate) async fn is_owner_outside_of_runs(&self, ends: Ends) -> bool {
-        let question = |ends| loopback_peer::is_owner_outside_of_runs(ends, Role::Client);
+    pub(crate) async fn is_owner_outside_of_runs(&self, ends: &Ends) -> bool {
+        let question: Question = |ends| loopback_peer::is_owner_outside_of_runs(ends, Role::Client);
         look_up(&self.unknown, ends, question).await
     }
 }
 
 /// Waits for the turn of a look-up and for its answer.
-async fn look_up(queue: &mpsc::Sender<Lookup>, ends: Ends, question: Question) -> bool {
+async fn look_up(queue: &mpsc::Sender<Lookup>, ends: &Ends, question: Question) -> bool {
     let (answer, answered) = oneshot::channel();
+    let ends = ends.clone();
     queue.send(Lookup { ends, question, answer }).await.is_ok() && answered.await.unwrap_or(false)
 }
 
@@ -66,7 +67,7 @@ fn start(name: &str) -> io::Result<mpsc::Sender<Lookup>> {
         while let Some(Lookup { ends, question, answer }) = waiting.blocking_recv() {
             // The connection may have ended meanwhile, and with it the request.
             if !answer.is_closed() {
-                let _ = answer.send(question(ends));
+                let _ = answer.send(question(&ends));
             }
         }
     })?;
@@ -88,10 +89,10 @@ mod tests {
     static DONE: AtomicUsize = AtomicUsize::new(0);
 
     fn ends() -> Ends {
-        Ends { peer: "127.0.0.1:1".parse().unwrap(), local: "127.0.0.1:2".parse().unwrap() }
+        Ends::unconnected("127.0.0.1:1", "127.0.0.1:2")
     }
 
-    fn wait_for_turn(_: Ends) -> bool {
+    fn wait_for_turn(_: &Ends) -> bool {
         let turn = TURN.lock().is_ok();
         DONE.fetch_add(1, Ordering::SeqCst);
         turn
@@ -103,10 +104,11 @@ mod tests {
         let turn = TURN.lock().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let many = || join_all((0..100).map(|_| look_up(&lookups.unknown, ends(), wait_for_turn)));
+            let ends = ends();
+            let many = || join_all((0..100).map(|_| look_up(&lookups.unknown, &ends, wait_for_turn)));
             let (mut left, mut staying) = (Box::pin(many()), Box::pin(many()));
             assert!(left.as_mut().now_or_never().is_none() && staying.as_mut().now_or_never().is_none());
-            assert!(!lookups.is_of_owner(ends()).await, "there is no such connection");
+            assert!(!lookups.is_of_owner(&ends).await, "there is no such connection");
             assert!(staying.as_mut().now_or_never().is_none());
             drop(left);
             drop(turn);

@@ -137,7 +137,7 @@ fn add_all(house: &House, args: &Args, seed: u64) -> anyhow::Result<()> {
 
 fn add(house: &House, lines: &str) -> anyhow::Result<Vec<String>> {
     let mut child = house
-        .command(&["task", "add", "--lines", "--json"])
+        .command(&["task", "add", "--lines", "--json-tasks", "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -177,6 +177,7 @@ pub(super) async fn enter(
     Form(given): Form<Key>,
 ) -> Result<Response, Wrong> {
     let identity = app.access().recognises(given.key.trim());
+    let _presented = identity.filter(|identity| !identity.guessable).and_then(|_| from.presented());
     let said = match (identity, app.rates.may_try(&from.client)) {
         (Some(identity), _) if !identity.guessable => None,
         (_, Err(wait)) => Some(format!("Too many wrong keys: try again in {} s.", wait.as_secs() + 1)),
@@ -210,7 +211,7 @@ mod tests {
     use crate::loopback_peer::Ends;
 
     fn from(peer: &str) -> From {
-        let ends = Ends { peer: peer.parse().unwrap(), local: "192.0.2.1:4301".parse().unwrap() };
+        let ends = Ends::unconnected(peer, "192.0.2.1:4301");
         From { peer: Peer::Elsewhere, client: String::new(), ends: Some(ends), connection: None }
     }
 
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn session_under_another_name_of_loopback_needs_a_name_of_its_own() {
         let at = |local: &str| {
-            let ends = Ends { peer: "127.0.0.1:9".parse().unwrap(), local: local.parse().unwrap() };
+            let ends = Ends::unconnected("127.0.0.1:9", local);
             From { ends: Some(ends), ..from("127.0.0.1:9") }
         };
         let mut headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("box:4301"))]);

@@ -27,6 +27,7 @@ mod sandbox;
 mod serve;
 mod shell;
 mod task;
+mod task_input;
 mod token;
 mod usage;
 mod version;

@@ -19,6 +19,7 @@ use ringfence_store::{Added, Attempt, Counts, Filter, Task};
 use serde_json::{Value, json};
 
 use super::options::{mode_parser, url, workspace_parser};
+use super::task_input::{Division, json_tasks, prompts, resembles_json};
 use crate::desk::told;
 use crate::installation::Installation;
 use crate::render::{Human, ago};
@@ -87,20 +88,24 @@ pub(crate) enum Verb {
 /// Put a task into the queue.
 #[derive(clap::Args)]
 pub(crate) struct AddArgs {
-    /// What to do; `-` reads it from standard input, where a JSON object or list of objects is one or more whole tasks
+    /// What to do; `-` reads it from standard input
     prompt: Option<String>,
-    /// Every line of standard input is a task: a prompt, or a JSON object
+    /// Every line of standard input is a task: a prompt, or with --json-tasks a JSON object
     #[arg(long, conflicts_with = "prompt")]
     lines: bool,
+    /// Standard input is JSON, not text: with `-` a task or a list of tasks, with --lines a task a line. A field has effect as it stands
+    /// there (`mode`, `command`, `policy`, …), so never pass on what a run has printed. Options are defaults for fields that are missing
+    #[arg(long)]
+    json_tasks: bool,
     /// An agent of your settings, or an agent CLI; else the one of the role
     #[arg(short, long, value_name = "AGENT")]
     agent: Option<String>,
-    /// Who does it
-    #[arg(long, value_parser = role_parser(), default_value = "worker")]
-    role: Role,
-    /// The larger, the sooner
-    #[arg(short, long, default_value_t = 0, allow_negative_numbers = true)]
-    priority: i32,
+    /// Who does it; a worker by default
+    #[arg(long, value_parser = role_parser())]
+    role: Option<Role>,
+    /// The larger, the sooner; 0 by default
+    #[arg(short, long, allow_negative_numbers = true)]
+    priority: Option<i32>,
     /// Only when this task is done (repeatable)
     #[arg(long, value_name = "ID")]
     after: Vec<TaskId>,
@@ -276,42 +281,55 @@ fn add(args: AddArgs, installation: &Installation, desk: &dyn Desk) -> anyhow::R
 
 const NO_DAEMON: &str = "The daemon does not run, so nothing happens yet: `ringfence start` starts it.";
 
-/// What is asked for: by flags, or whole on standard input.
+/// What is asked for: by the command line alone, or on standard input.
 fn specs(args: AddArgs, installation: &Installation) -> anyhow::Result<Vec<TaskSpec>> {
-    const MOST: u64 = 64 << 20;
-    let whole = || -> anyhow::Result<String> {
-        let mut text = String::new();
-        std::io::stdin().take(MOST).read_to_string(&mut text).context("standard input cannot be read")?;
-        Ok(text)
-    };
-    let lines = args.lines;
-    let given = match args.prompt.as_deref() {
-        Some("-") => Some(whole()?),
-        None if lines => Some(whole()?),
+    let division = match args.prompt.as_deref() {
+        Some("-") => Some(Division::Whole),
+        None if args.lines => Some(Division::Lines),
         _ => None,
     };
-    let base = base(args, installation)?;
-    let with_prompt = |text: &str| TaskSpec { prompt: text.to_owned(), ..base.clone() };
-    let Some(text) = given else { return Ok(vec![base]) };
-    if lines {
-        let numbered = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let specs = numbered.map(|(number, line)| match line.trim_start().starts_with('{') {
-            true => {
-                serde_json::from_str(line).with_context(|| format!("line {} of standard input", number + 1))
-            }
-            false => Ok(with_prompt(line)),
-        });
-        let specs: Vec<TaskSpec> = specs.collect::<Result<_, _>>()?;
-        if specs.is_empty() {
-            bail!("there is no line on standard input");
+    match (division, args.json_tasks) {
+        (None, true) => {
+            bail!("`--json-tasks` reads standard input: pass `-` too, or `--lines` for a task a line")
         }
-        return Ok(specs);
+        (None, false) => Ok(vec![base(args, installation)?]),
+        (Some(division), true) => {
+            let text = standard_input()?;
+            json_tasks(&text, division, &options_of(args, installation)?)
+        }
+        (Some(division), false) => {
+            let specs = prompts(&standard_input()?, division, &base(args, installation)?)?;
+            if specs.iter().any(|spec| resembles_json(&spec.prompt)) {
+                terminal::about(JSON_AS_PROMPT);
+            }
+            Ok(specs)
+        }
     }
-    match serde_json::from_str::<Value>(&text) {
-        Ok(value @ Value::Object(_)) => Ok(vec![serde_json::from_value(value).context("standard input")?]),
-        Ok(value @ Value::Array(_)) => Ok(serde_json::from_value(value).context("standard input")?),
-        _ => Ok(vec![with_prompt(&text)]),
-    }
+}
+
+const JSON_AS_PROMPT: &str =
+    "! Standard input looks like JSON and is taken as text, as prompts: `--json-tasks` reads tasks from it.";
+
+fn standard_input() -> anyhow::Result<String> {
+    const MAX_BYTES: u64 = 64 << 20;
+    let mut text = String::new();
+    std::io::stdin().take(MAX_BYTES).read_to_string(&mut text).context("standard input cannot be read")?;
+    Ok(text)
+}
+
+/// The options of the command line as fields of a task, without those that were not given.
+fn options_of(args: AddArgs, installation: &Installation) -> anyhow::Result<serde_json::Map<String, Value>> {
+    let missing = [
+        ("prompt", true),
+        ("agent", args.agent.is_none()),
+        ("role", args.role.is_none()),
+        ("priority", args.priority.is_none()),
+    ];
+    let Value::Object(mut fields) = serde_json::to_value(base(args, installation)?)? else {
+        bail!("a task is no object");
+    };
+    missing.iter().filter(|(_, is_missing)| *is_missing).for_each(|(name, _)| drop(fields.remove(*name)));
+    Ok(fields)
 }
 
 fn base(args: AddArgs, installation: &Installation) -> anyhow::Result<TaskSpec> {
@@ -328,8 +346,8 @@ fn base(args: AddArgs, installation: &Installation) -> anyhow::Result<TaskSpec> 
         prompt: args.prompt.unwrap_or_default(),
         // A command needs no agent to be named.
         agent: args.agent.or_else(|| args.command.as_ref().map(|_| "command".to_owned())),
-        role: args.role,
-        priority: args.priority,
+        role: args.role.unwrap_or_default(),
+        priority: args.priority.unwrap_or_default(),
         lane: args.lane,
         after: args.after,
         key: args.key,
