@@ -18,6 +18,7 @@ mod private;
 mod program;
 mod refs;
 mod repository;
+mod words;
 
 use std::io;
 use std::path::PathBuf;
