@@ -631,7 +631,8 @@ fn programs_that_a_shell_would_find_are_read_only() {
             fs::write(&program, "good").unwrap();
             let file = if is_global { place.home().join(".gitconfig") } else { dots.join(".git/config") };
             assert!(git(&dots, &["config", "-f", file.to_str().unwrap(), key, value]).0);
-            let script = "printf evil > bin/x; rm -f bin/x; mv bin gone; mkdir -p bin; printf evil > bin/x; true";
+            let script =
+                "printf evil > bin/x; rm -f bin/x; mv bin gone; mkdir -p bin; printf evil > bin/x; true";
             let ran = exec_at(&place, &dots, script).expect_code(0);
             let content = fs::read_to_string(&program).unwrap_or_default();
             assert_eq!(content, "good", "{key} = {value}, {is_global}: {}", ran.stderr);
@@ -654,7 +655,8 @@ fn relative_programs_of_the_user_are_read_only_in_all_repositories() {
     let write = "printf evil > tl/conv; mv tl gone; mkdir tl; printf evil > tl/conv; true";
     exec(&place, &format!("{write}; cd a/nested; {write}")).expect_code(0);
     // From a directory of it, too.
-    exec_at(&place, &work.join("tl"), "printf evil > conv; mv conv x; printf evil > conv; true").expect_code(0);
+    exec_at(&place, &work.join("tl"), "printf evil > conv; mv conv x; printf evil > conv; true")
+        .expect_code(0);
     for tree in [&work, &nested] {
         assert_eq!(fs::read_to_string(tree.join("tl/conv")).unwrap(), "good", "{}", tree.display());
     }

@@ -161,12 +161,18 @@ pub(crate) fn fill(
         let excluded: Vec<String> = missing.filter_map(Path::to_str).map(String::from).collect();
         let (protected, held) =
             (below_tree(&survey.protected, &mount.tree), below_tree(&survey.anchors, &mount.tree));
-        let is_nested = mount.tree != request.workspace.host().as_path();
+        let hidden: Vec<&Path> =
+            survey.hidden.iter().filter_map(|(path, _)| path.strip_prefix(&mount.tree).ok()).collect();
+        let workspace = request.workspace.host().as_path();
+        let is_nested = mount.tree != workspace;
         let making = Making {
             repository: &mount.repository,
             place: &place,
             guest: &GitMount::parts(number),
             denied: &denied,
+            denied_globs: &request.policy.files.deny,
+            hidden: &hidden,
+            tree: mount.tree.strip_prefix(workspace).unwrap_or(Path::new("")),
             excluded: &excluded,
             protected: &protected,
             held: &held,

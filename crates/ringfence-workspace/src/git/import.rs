@@ -21,6 +21,7 @@ use super::checked_out::CheckedOut;
 use super::committed::{self, Committed, Configured, Protected, Staged};
 use super::config;
 use super::gitlinks::Gitlinks;
+use super::hidden_files::{AddedFiles, HiddenFiles};
 use super::index::{INDEX_BUDGET_BYTES, MAX_PATH_BYTES, is_sound_path};
 use super::indirect::{Budget, Located, Reach, configured};
 use super::linked::{self, Linked, Real};
@@ -762,6 +763,7 @@ impl Importer<'_> {
         let gitlinks = self.gitlinks(index.as_ref());
         let Start { worktree, head, symbolic, .. } = self.start;
         let checked_out = CheckedOut::read(self.common, worktree.as_deref(), head, symbolic);
+        done.notices.extend(gitlinks.notices());
         let moved = self.move_refs(&checked_out, &gitlinks, &mut done);
         self.move_head(&checked_out, (&moved, &gitlinks), &mut done);
         let mut staged = Staged::default();
@@ -847,8 +849,11 @@ impl Importer<'_> {
         let parts: Vec<String> = stash.flat_map(|to| [format!("{to}^2"), format!("{to}^3")]).collect();
         let parts = parts.iter().map(|part| (STASH, None, part.as_str()));
         let changed: Vec<_> = changed.chain(detached).chain(parts).collect();
-        let mut found = Gitlinks::find(&self.real, &changed, (self.base().as_deref(), self.start.sha256));
+        let hidden = HiddenFiles::of(self.start);
+        let base = self.base();
+        let mut found = Gitlinks::find(&self.real, &changed, &hidden, (base.as_deref(), self.start.sha256));
         if let Some(index) = index {
+            found.add_files(committed::INDEX, index.added_files(&hidden));
             let before: BTreeSet<&[u8]> =
                 index.now.iter().filter(|one| one.is_gitlink()).map(|one| &one.path[..]).collect();
             let after = index.after.iter().filter(|one| one.is_gitlink() && !before.contains(&one.path[..]));
@@ -1373,6 +1378,16 @@ impl Indexes {
         let new = new.map(|entry| PathBuf::from(OsStr::from_bytes(&entry.path))).collect();
         let all = self.after.into_iter().map(|entry| PathBuf::from(OsString::from_vec(entry.path))).collect();
         Staged { new, all }
+    }
+
+    /// Files that the run could not read and that only the private index has.
+    fn added_files(&self, hidden: &HiddenFiles) -> AddedFiles {
+        let known: BTreeSet<&[u8]> = self.now.iter().map(|entry| &entry.path[..]).collect();
+        let mut added = AddedFiles::default();
+        for entry in self.after.iter().filter(|entry| !known.contains(&entry.path[..])) {
+            hidden.note(Path::new(OsStr::from_bytes(&entry.path)), &mut added);
+        }
+        added
     }
 
     /// Objects that only the private index names.

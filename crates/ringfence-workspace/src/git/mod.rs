@@ -10,6 +10,7 @@ mod committed;
 mod config;
 mod confine;
 mod gitlinks;
+mod hidden_files;
 mod import;
 mod index;
 mod indirect;
