@@ -16,6 +16,7 @@ use ringfence_workspace::git::{
     Budget, CommandKind, Configuration, ConfiguredCommand, Found, Located, Reach, linked_hooks, locate_within,
 };
 
+use super::repositories;
 use super::survey::{Survey, add, writes};
 
 /// What all configurations of a start may take together.
@@ -95,6 +96,7 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
     for above in above(workspace, &roots) {
         let files = Configuration::files_of(above, Reach { home, within: None });
         follow_own(&files, above, &roots, survey);
+        repositories::protect_submodules_above(above, &roots, request.layer.is_none(), survey);
     }
 }
 
