@@ -301,3 +301,26 @@ fn submodules_of_a_superproject_above_are_protected() {
         assert_eq!(work.join("deps/free").exists(), is_beside, "{at:?}: {}", ran.stderr);
     }
 }
+
+/// Directories of submodules are known from the index alone.
+#[test]
+fn branch_with_a_submodule_that_the_index_lacks_is_kept_aside() {
+    let place = Place::new();
+    let work = superproject(&place, "a/lib");
+    let before = commit_of(&work, "main");
+    let add = format!(
+        "cp .git/index /tmp/i; export GIT_INDEX_FILE=/tmp/i; git update-index --add --cacheinfo 160000,{before},q/s; \
+         new=$({GIT} commit-tree $(git write-tree) -p HEAD -m x)"
+    );
+    for move_head in ["git update-ref refs/heads/main $new", "git update-ref --no-deref HEAD $new"] {
+        let ran = exec(&place, &format!("{add}; {move_head}")).expect_code(0);
+        assert_eq!(commit_of(&work, "HEAD"), before, "{}", ran.stderr);
+        assert!(ran.stderr.contains("which the index lacks"), "{}", ran.stderr);
+    }
+    // With the index it is a submodule like others.
+    let staged = add.replace("cp .git/index /tmp/i; export GIT_INDEX_FILE=/tmp/i; ", "");
+    exec(&place, &format!("{staged}; git update-ref refs/heads/main $new")).expect_code(0);
+    assert_eq!(git(&work, &["log", "-1", "--format=%s"]).1, "x\n");
+    exec(&place, "mkdir -p q/s; git init -q q/s; true");
+    assert!(!work.join("q/s/.git").exists());
+}

@@ -20,6 +20,8 @@ use crate::{Directory, EntryKind};
 const MAX_BYTES: u64 = 256 << 20;
 /// Most gitlinks that one ref may add, and that the index may have with those that are added.
 const MAX_GITLINKS: usize = 1024;
+/// Most refs that are named with denied files that they add.
+const MAX_FILE_NOTICES: usize = 8;
 /// Longest path of one that is added, in bytes.
 const MAX_PATH_BYTES: usize = 1024;
 /// The file that lists the submodules of a working tree.
@@ -85,13 +87,28 @@ impl Gitlinks {
     /// What is said of denied files that are taken over.
     pub(super) fn notices(&self) -> impl Iterator<Item = String> {
         let taken = self.files.iter().filter(|(name, _)| !self.refused.contains_key(*name));
-        taken.filter_map(|(name, files)| files.notice(name))
+        taken.filter_map(|(name, files)| files.notice(name)).take(MAX_FILE_NOTICES)
     }
 
     /// Refuses the index if it has too many of them by what is added.
     pub(super) fn limit(&mut self, name: &str, total: usize) {
         if total > MAX_GITLINKS && self.added.contains_key(name) {
             self.refused.insert(name.to_owned(), "it adds too many submodules".to_owned());
+        }
+    }
+
+    /// Whether a ref adds submodules.
+    pub(super) fn adds_to(&self, name: &str) -> bool {
+        self.added.contains_key(name)
+    }
+
+    /// Refuses the branch of `HEAD` if it adds submodules that the index lacks: later starts would not know them.
+    pub(super) fn require_indexed(&mut self, name: &str, indexed: &BTreeSet<PathBuf>) {
+        let missing =
+            self.added.get(name).and_then(|paths| paths.iter().find(|path| !indexed.contains(*path)));
+        if let Some(path) = missing {
+            let why = format!("it adds the submodule {}, which the index lacks", shown(path));
+            self.refused.entry(name.to_owned()).or_insert(why);
         }
     }
 
