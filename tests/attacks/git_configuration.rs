@@ -598,3 +598,66 @@ fn configured_hook_in_the_workspace_is_protected() {
     assert_ne!(ran.code(), 0);
     assert_eq!(fs::read_to_string(work.join("tools/hook.sh")).unwrap(), "true\n");
 }
+
+/// A program of the workspace `~/dots`, by what git's configuration says of it.
+const SHELLED: [(&str, &str); 16] = [
+    ("core.fsmonitor", "~/dots/bin/x"),
+    ("core.editor", "\"${HOME}/dots/bin/x\" -w"),
+    ("diff.a.textconv", "$HOME/dots/bin/x"),
+    ("core.sshCommand", "ssh -F ~/dots/bin/x"),
+    ("core.sshCommand", "ssh -F./bin/x"),
+    ("filter.a.clean", "cd ~/dots/bin && ./x"),
+    ("filter.a.clean", "sh -c 'cd bin; sh x'"),
+    ("filter.a.clean", "$(git rev-parse --show-toplevel)/bin/x"),
+    ("filter.a.clean", "$(dirname \"$GIT_DIR\")/bin/x"),
+    ("filter.a.clean", "\"$PWD\"/bin/x"),
+    ("filter.a.clean", "make -C bin -f x"),
+    ("gc.recentObjectsHook", "./bin/x"),
+    ("tar.zz.command", "./bin/x"),
+    ("mergetool.a.path", "~/dots/bin/x"),
+    ("lfs.customtransfer.a.path", "./bin/x"),
+    ("lfs.extension.a.clean", "bin/x --clean"),
+];
+
+#[test]
+fn programs_that_a_shell_would_find_are_read_only() {
+    for (key, value) in SHELLED {
+        for is_global in [true, false] {
+            let place = Place::new();
+            let dots = place.home().join("dots");
+            repository(&dots);
+            let program = dots.join("bin/x");
+            fs::create_dir(dots.join("bin")).unwrap();
+            fs::write(&program, "good").unwrap();
+            let file = if is_global { place.home().join(".gitconfig") } else { dots.join(".git/config") };
+            assert!(git(&dots, &["config", "-f", file.to_str().unwrap(), key, value]).0);
+            let script =
+                "printf evil > bin/x; rm -f bin/x; mv bin gone; mkdir -p bin; printf evil > bin/x; true";
+            let ran = exec_at(&place, &dots, script).expect_code(0);
+            let content = fs::read_to_string(&program).unwrap_or_default();
+            assert_eq!(content, "good", "{key} = {value}, {is_global}: {}", ran.stderr);
+        }
+    }
+}
+
+/// Git executes a relative command of the user's configuration in whichever working tree it is.
+#[test]
+fn relative_programs_of_the_user_are_read_only_in_all_repositories() {
+    let place = Place::new();
+    let work = place.work();
+    let nested = work.join("a/nested");
+    for tree in [&work, &nested] {
+        repository(tree);
+        fs::create_dir(tree.join("tl")).unwrap();
+        fs::write(tree.join("tl/conv"), "good").unwrap();
+    }
+    fs::write(place.home().join(".gitconfig"), "[diff \"g\"]\n\ttextconv = ./tl/conv\n").unwrap();
+    let write = "printf evil > tl/conv; mv tl gone; mkdir tl; printf evil > tl/conv; true";
+    exec(&place, &format!("{write}; cd a/nested; {write}")).expect_code(0);
+    // From a directory of it, too.
+    exec_at(&place, &work.join("tl"), "printf evil > conv; mv conv x; printf evil > conv; true")
+        .expect_code(0);
+    for tree in [&work, &nested] {
+        assert_eq!(fs::read_to_string(tree.join("tl/conv")).unwrap(), "good", "{}", tree.display());
+    }
+}

@@ -650,3 +650,78 @@ fn refs_that_shadow_other_names_are_kept_under_the_run() {
         assert_eq!(commit_of(&work, name), "", "{name}");
     }
 }
+
+/// Refs that cannot be moved have notices and comparisons of their own.
+#[test]
+fn many_refs_that_are_kept_aside_hide_nothing() {
+    let place = Place::new();
+    repository(&place.work());
+    let script = format!(
+        "blob=$(echo evil | git hash-object -w --stdin); \
+         git update-index --add --cacheinfo 100644,$blob,.envrc; tree=$(git write-tree); git read-tree HEAD; \
+         bad=$(git -c user.name=a -c user.email=a@b commit-tree $tree -p HEAD -m x); mkdir -p .git/refs/heads; \
+         other=$(git -c user.name=a -c user.email=a@b commit-tree HEAD^{{tree}} -p HEAD -m y); \
+         for i in $(seq 10 69); do echo $other > \".git/refs/heads/a;$i\"; done; MORE; echo $bad > .git/refs/heads/zfix"
+    );
+    let ran = exec(&place, &script.replace("MORE", ":")).expect_code(0);
+    assert!(ran.stderr.contains("more refs were not moved"), "{}", ran.stderr);
+    let result_of = result(&place);
+    let file = find(&result_of["executed_later"], "path", ".envrc");
+    assert_eq!(file["git_ref"], "refs/heads/zfix", "{result_of}");
+    // Nor do they hide that there were too many.
+    let script = script.replace("MORE", "for i in $(seq 10 69); do echo $other > .git/refs/heads/b$i; done");
+    let ran = exec(&place, &script.replace("a;", "a;x").replace("zfix", "zfix2")).expect_code(0);
+    assert!(ran.stderr.contains("were not all searched"), "{}", ran.stderr);
+}
+
+/// What a link among the objects of a planted repository leads to is not taken for an object of the run.
+#[test]
+fn linked_objects_of_a_planted_repository_are_not_imported() {
+    let place = Place::new();
+    repository(&place.work());
+    let private = place.home().join("private");
+    repository(&private);
+    fs::write(private.join("password"), "canary-secret\n").unwrap();
+    assert!(git(&private, &["add", "-A"]).0 && git(&private, &["commit", "-qm", "two"]).0);
+    let blob = commit_of(&private, "HEAD:password");
+    let (fan, rest) = blob.split_at(2);
+    let objects = private.canonicalize().unwrap().join(".git/objects");
+    let pack = "mkdir -p .git/objects/pack";
+    for (number, plant) in [
+        format!("mkdir -p .git/objects/{fan}; ln -s {}/{fan}/{rest} .git/objects/{fan}/", objects.display()),
+        format!(
+            "{pack}; for e in pack idx; do ln -s {}/pack/pack-1.$e .git/objects/pack/pack-{blob}.$e; done",
+            objects.display()
+        ),
+    ]
+    .iter()
+    .enumerate()
+    {
+        if number == 1 {
+            assert!(git(&private, &["repack", "-adq"]).0);
+            for ending in ["pack", "idx"] {
+                let packs = fs::read_dir(objects.join("pack")).unwrap().flatten().map(|entry| entry.path());
+                let one =
+                    packs.filter(|path| path.extension().is_some_and(|end| end == ending)).next().unwrap();
+                fs::copy(one, objects.join(format!("pack/pack-1.{ending}"))).unwrap();
+            }
+        }
+        let nested = format!("n{number}");
+        exec(&place, &format!("git init -q {nested}; cd {nested}; {COMMIT} --allow-empty -m 1; {plant}"))
+            .expect_code(0);
+        let many = "for i in $(seq 1 250); do echo $i > f$i; done; git add .";
+        exec(
+            &place,
+            &format!(
+                "cd {nested}; {many}; {COMMIT} -m 2; mkdir -p .git/refs/tags; echo {blob} > .git/refs/tags/leak"
+            ),
+        );
+        let read = "git cat-file -p leak; git cat-file --batch-all-objects --batch; true";
+        let ran = exec(&place, &format!("cd {nested}; git cat-file -p {blob}; {read}"));
+        assert!(!ran.stdout.contains("canary"), "{plant}");
+        assert!(
+            !git(&place.work().join(&nested), &["rev-parse", "--verify", "-q", "refs/tags/leak"]).0,
+            "{plant}"
+        );
+    }
+}

@@ -261,3 +261,66 @@ fn shell(at: &Path, script: &str) {
     let done = Command::new("sh").args(["-c", script]).current_dir(at).status().unwrap();
     assert!(done.success(), "{script}");
 }
+
+/// Git looks at all of the superproject, wherever in it a run works.
+#[test]
+fn submodules_of_a_superproject_above_are_protected() {
+    for (at, write, is_linked) in [
+        ("deps", None, false),
+        ("deps", None, true),
+        ("a", Some("deps"), false),
+        ("a", Some("deps/absent"), false),
+    ] {
+        let place = Place::new();
+        let main = superproject(&place, "a/lib");
+        let work = if is_linked { place.home().join("linked") } else { main.clone() };
+        if is_linked {
+            assert!(git(&main, &["worktree", "add", "-q", work.to_str().unwrap()]).0);
+        }
+        let (script, mark) = trap(&place);
+        let absent = work.canonicalize().unwrap().join("deps/absent");
+        fs::create_dir_all(&absent).unwrap();
+        fs::create_dir_all(work.join(at)).unwrap();
+        let evil = nested(&script).replace("sub", ".");
+        let evil = format!(
+            "d=$(ls -d /workspace/absent {absent} 2>/dev/null | head -1); touch $d/../free; (cd $d && {evil}); \
+             mv $d $d.gone && mkdir $d && cd $d && {evil}true",
+            absent = absent.display()
+        );
+        let (at, write) = (work.join(at), write.map(|write| work.canonicalize().unwrap().join(write)));
+        let mut arguments = vec!["exec", "--mode", "native", "-C", at.to_str().unwrap()];
+        arguments.extend(write.iter().flat_map(|write| ["--write", write.to_str().unwrap()]));
+        arguments.extend(["--", "sh", "-c", &evil]);
+        let ran = place.run(&arguments);
+        assert_ne!(ran.code(), 125, "{}", ran.stderr);
+        git(&work, &["status"]);
+        git(&work, &["diff"]);
+        assert!(!absent.join(".git").exists() && !mark.exists(), "{at:?} {write:?}: {}", ran.stderr);
+        // What is beside it stays writable.
+        let is_beside = write.is_none_or(|write| write.ends_with("deps"));
+        assert_eq!(work.join("deps/free").exists(), is_beside, "{at:?}: {}", ran.stderr);
+    }
+}
+
+/// Directories of submodules are known from the index alone.
+#[test]
+fn branch_with_a_submodule_that_the_index_lacks_is_kept_aside() {
+    let place = Place::new();
+    let work = superproject(&place, "a/lib");
+    let before = commit_of(&work, "main");
+    let add = format!(
+        "cp .git/index /tmp/i; export GIT_INDEX_FILE=/tmp/i; git update-index --add --cacheinfo 160000,{before},q/s; \
+         new=$({GIT} commit-tree $(git write-tree) -p HEAD -m x)"
+    );
+    for move_head in ["git update-ref refs/heads/main $new", "git update-ref --no-deref HEAD $new"] {
+        let ran = exec(&place, &format!("{add}; {move_head}")).expect_code(0);
+        assert_eq!(commit_of(&work, "HEAD"), before, "{}", ran.stderr);
+        assert!(ran.stderr.contains("which the index lacks"), "{}", ran.stderr);
+    }
+    // With the index it is a submodule like others.
+    let staged = add.replace("cp .git/index /tmp/i; export GIT_INDEX_FILE=/tmp/i; ", "");
+    exec(&place, &format!("{staged}; git update-ref refs/heads/main $new")).expect_code(0);
+    assert_eq!(git(&work, &["log", "-1", "--format=%s"]).1, "x\n");
+    exec(&place, "mkdir -p q/s; git init -q q/s; true");
+    assert!(!work.join("q/s/.git").exists());
+}

@@ -52,6 +52,7 @@ mod git_refs;
 mod gitlinks;
 mod governing;
 mod grants;
+mod hidden_files;
 mod home_links;
 mod http2;
 mod inputs;

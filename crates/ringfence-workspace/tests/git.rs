@@ -82,6 +82,9 @@ impl Place {
             // Here inside and outside are the same.
             guest: &repository.common,
             denied,
+            denied_globs: &["**/*.pem".to_owned()],
+            hidden: &[Path::new("server.pem")],
+            tree: Path::new(""),
             excluded: &[],
             protected: &[],
             held: &[],
@@ -338,6 +341,9 @@ fn a_linked_worktree_commits_on_its_own_branch() {
         place: &place.place(),
         guest: &guest,
         denied: &denied,
+        denied_globs: &["**/*.pem".to_owned()],
+        hidden: &[Path::new("server.pem")],
+        tree: Path::new(""),
         excluded: &[],
         protected: &[],
         held: &[],
@@ -610,4 +616,50 @@ fn configuration_of_a_repository_is_not_read_by_an_import() {
     let log = place.host(&["reflog", "show", "--format=%gs", "HEAD"]);
     assert_eq!(log.lines().next(), Some("ringfence: run test"), "{log}");
     place.host(&["fsck", "--strict"]);
+}
+
+/// Objects that a run packed as small differences from each other stay packed.
+#[test]
+fn packed_objects_of_a_run_are_not_written_one_by_one() {
+    let place = Place::new();
+    place.begin();
+    // Text that cannot be compressed, but for what two files share.
+    let mut state = 1u64;
+    let mut line = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        format!("{state:x}\n")
+    };
+    let shared: String = (0..10_000).map(|_| line()).collect();
+    for number in 0..40 {
+        fs::write(place.work().join(format!("f{number}")), format!("{shared}{number}\n")).unwrap();
+    }
+    place.inside(&["add", "-A"]);
+    place.inside(&["commit", "-qm", "many"]);
+    place.inside(&["repack", "-adlq"]);
+    place.inside(&["prune-packed"]);
+    assert_eq!(place.import().notices, Vec::<String>::new());
+    let counted = place.host(&["count-objects", "-v"]);
+    let field = |name: &str| -> u64 {
+        let line = counted.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_start_matches(": ").parse().unwrap()
+    };
+    assert!(field("size") < 100 && field("packs") == 1, "{counted}");
+    assert_eq!(place.host(&["log", "-1", "--format=%s"]), "many");
+}
+
+#[test]
+fn files_that_the_run_could_not_read_do_not_become_tracked() {
+    let place = Place::new();
+    let before = place.host(&["rev-parse", "HEAD"]);
+    place.begin();
+    let blob = place.inside(&["rev-parse", "HEAD:a"]);
+    for name in ["server.pem", "other.pem"] {
+        place.inside(&["update-index", "--add", "--cacheinfo", &format!("100644,{blob},{name}")]);
+    }
+    place.inside(&["commit", "-qm", "two"]);
+    let done = place.import();
+    assert!(!done.index && done.refs[0].kept_as.is_some(), "{done:?}");
+    assert_eq!(place.host(&["rev-parse", "HEAD"]), before);
+    assert_eq!(place.host(&["ls-files"]), "a");
+    assert!(done.notices.iter().all(|notice| notice.contains("server.pem, which is hidden")), "{done:?}");
 }

@@ -16,6 +16,7 @@ use ringfence_workspace::git::{
     Budget, CommandKind, Configuration, ConfiguredCommand, Found, Located, Reach, linked_hooks, locate_within,
 };
 
+use super::repositories;
 use super::survey::{Survey, add, writes};
 
 /// What all configurations of a start may take together.
@@ -27,7 +28,7 @@ const MAX_PATHS_OF_REPOSITORY: usize = 32;
 /// Most files that commands of configurations may lead to.
 const MAX_PROGRAMS: usize = 4096;
 /// Most words of commands that are followed for a configuration that a run may have made.
-const MAX_PROGRAMS_OF_REPOSITORY: usize = 64;
+const MAX_PROGRAMS_OF_REPOSITORY: usize = 128;
 /// Most notices about them, and the most characters of one.
 const MAX_NOTICES: usize = 32;
 const MAX_NOTICE_CHARACTERS: usize = 400;
@@ -40,6 +41,8 @@ pub(crate) struct UserGit {
     home: PathBuf,
     /// Values of `core.hooksPath`.
     hooks: Vec<OsString>,
+    /// Commands, those of aliases last. A relative one is taken from the working tree in which git executes it.
+    commands: Vec<ConfiguredCommand>,
     /// Directories that the run may write.
     roots: Vec<PathBuf>,
     left: Left,
@@ -73,8 +76,8 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
         return;
     }
     survey.user_git = UserGit { home: home.to_owned(), roots: roots.clone(), ..UserGit::default() };
-    let hooks = follow(survey, Of::User(&roots), |follower| {
-        let user = follower.read(Configuration::files_of_user(home));
+    let (hooks, commands) = follow(survey, Of::User(&roots), |follower| {
+        let mut user = follower.read(Configuration::files_of_user(home));
         follower.files(&user);
         user.templates.iter().for_each(|value| follower.template(value, workspace));
         follower.commands(&user.commands, workspace);
@@ -83,15 +86,17 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
             let absolute = user.hooks.iter().filter(|value| !is_relative(value));
             absolute.for_each(|value| follower.hooks_path(value, workspace));
         }
-        user.hooks
+        user.commands.sort_by_key(|command| command.kind == CommandKind::Alias);
+        (user.hooks, user.commands)
     });
-    survey.user_git.hooks = hooks;
+    (survey.user_git.hooks, survey.user_git.commands) = (hooks, commands);
     if *found != Found::Nothing {
         follow_own(&configuration_files(found, workspace, home), workspace, &roots, survey);
     }
     for above in above(workspace, &roots) {
         let files = Configuration::files_of(above, Reach { home, within: None });
         follow_own(&files, above, &roots, survey);
+        repositories::protect_submodules_above(above, &roots, request.layer.is_none(), survey);
     }
 }
 
@@ -115,9 +120,10 @@ fn above<'p>(workspace: &'p Path, roots: &'p [PathBuf]) -> Vec<&'p Path> {
 
 /// Protects what the configuration of a repository names that is not below the workspace.
 fn follow_own(files: &[PathBuf], tree: &Path, roots: &[PathBuf], survey: &mut Survey) {
-    let hooks = survey.user_git.hooks.clone();
+    let UserGit { hooks, commands, .. } = survey.user_git.clone();
     follow(survey, Of::User(roots), |follower| {
         follower.repository(files, tree, &hooks);
+        follower.commands(&commands, tree);
         if follower.is_cut {
             let tree = tree.display();
             follower.notice(format!("not all git hooks of {tree} are protected: there are too many"));
@@ -132,7 +138,7 @@ pub(super) fn protect_below(found: &Found, tree: &Path, survey: &mut Survey) -> 
     if let Found::Repository(repository) = found {
         within.extend([repository.common.clone(), repository.own()]);
     }
-    let UserGit { home, hooks, .. } = survey.user_git.clone();
+    let UserGit { home, hooks, commands, .. } = survey.user_git.clone();
     let reach = Reach { home: &home, within: Some(&within) };
     let files = match found {
         Found::Repository(repository) => repository.configuration_files(),
@@ -142,6 +148,7 @@ pub(super) fn protect_below(found: &Found, tree: &Path, survey: &mut Survey) -> 
     let relative: Vec<OsString> = hooks.into_iter().filter(|value| is_relative(value)).collect();
     follow(survey, Of::Suspect(tree, &within), |follower| {
         follower.repository(&files, tree, &relative);
+        follower.commands(&commands, tree);
         !follower.is_cut
     })
 }
@@ -273,11 +280,11 @@ impl<'a> Follower<'a> {
     /// starts, are held in their directories and noted: their words may be any files.
     fn commands(&mut self, commands: &[ConfiguredCommand], tree: &Path) {
         for command in commands {
-            let paths = command.paths().into_iter().map(|path| tree.join(path));
-            let paths = paths.take(self.programs_left);
-            self.programs_left = self.programs_left.saturating_sub(command.paths().len());
-            let located: Vec<Located> =
-                paths.filter_map(|path| locate_within(&path, self.reach()).ok().flatten()).collect();
+            let mut paths = command.paths(tree, self.home);
+            paths.truncate(self.programs_left);
+            self.programs_left -= paths.len();
+            let located = paths.iter().filter_map(|path| locate_within(path, self.reach()).ok().flatten());
+            let located: Vec<Located> = located.collect();
             for located in located {
                 self.program(command.kind, located);
             }

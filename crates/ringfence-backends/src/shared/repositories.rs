@@ -161,12 +161,18 @@ pub(crate) fn fill(
         let excluded: Vec<String> = missing.filter_map(Path::to_str).map(String::from).collect();
         let (protected, held) =
             (below_tree(&survey.protected, &mount.tree), below_tree(&survey.anchors, &mount.tree));
-        let is_nested = mount.tree != request.workspace.host().as_path();
+        let hidden: Vec<&Path> =
+            survey.hidden.iter().filter_map(|(path, _)| path.strip_prefix(&mount.tree).ok()).collect();
+        let workspace = request.workspace.host().as_path();
+        let is_nested = mount.tree != workspace;
         let making = Making {
             repository: &mount.repository,
             place: &place,
             guest: &GitMount::parts(number),
             denied: &denied,
+            denied_globs: &request.policy.files.deny,
+            hidden: &hidden,
+            tree: mount.tree.strip_prefix(workspace).unwrap_or(Path::new("")),
             excluded: &excluded,
             protected: &protected,
             held: &held,
@@ -229,7 +235,8 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
     }
     if access != GitAccess::Direct && writes(request) {
         let budget = Some(git::MAX_INDEX_BYTES);
-        protect_submodules(&found, (tree, workspace), (request.layer.is_none(), budget), survey);
+        let roots = [workspace.to_owned()];
+        protect_submodules(&found, (tree, workspace), &roots, (request.layer.is_none(), budget), survey);
     }
     let repository = match found {
         Found::Nothing if access != GitAccess::Direct && writes(request) => {
@@ -283,9 +290,12 @@ pub(super) fn of_workspace(request: &Request, tree: &Directory, home: &Path, sur
 /// Protects the directories of submodules: the next `git status` above would execute what the configuration of a repository there
 /// names. One that is checked out is held in its place. In one that is not, a `.git` that is reserved would end git inside, so the
 /// whole directory is read-only. Only the index of a working tree with a `.gitmodules` is read.
+///
+/// `roots` are the directories that the run may write: the working tree, or some below it.
 fn protect_submodules(
     found: &Found,
     (tree, path): (&Directory, &Path),
+    roots: &[PathBuf],
     (holds_trees, index_budget): (bool, Option<u64>),
     survey: &mut Survey,
 ) {
@@ -296,28 +306,62 @@ fn protect_submodules(
     }
     let mut own_budget = index_budget;
     let Some(paths) = submodules(found, path, own_budget.as_mut().unwrap_or(&mut survey.index_budget)) else {
-        return hold_unknown(path, "its index cannot be read (`git read-tree HEAD` makes a new one)", survey);
+        return hold_unknown(
+            roots,
+            "its index cannot be read (`git read-tree HEAD` makes a new one)",
+            survey,
+        );
     };
     let is_missing = |submodule: &PathBuf| {
         let git = tree.metadata(&submodule.join(".git"));
         git.is_err_and(|error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
     };
     let (missing, present): (Vec<PathBuf>, Vec<PathBuf>) = paths.into_iter().partition(is_missing);
-    if missing.len() > survey.submodules_left {
-        return hold_unknown(path, "too many of them are not checked out", survey);
+    for root in roots {
+        let below = |submodules: &[PathBuf]| -> Vec<PathBuf> {
+            let below =
+                |submodule: &PathBuf| path.join(submodule).strip_prefix(root).ok().map(Path::to_owned);
+            submodules.iter().filter_map(below).collect()
+        };
+        protect_missing(&below(&missing), root, survey);
+        if holds_trees {
+            // The scan may not see their `.git` any more.
+            hold_in_place(&[&below(&present)], root, survey);
+        }
     }
-    survey.submodules_left -= missing.len();
-    for submodule in &missing {
+}
+
+/// Protects the directories of submodules that are not checked out, from a directory that the run may write.
+fn protect_missing(submodules: &[PathBuf], root: &Path, survey: &mut Survey) {
+    if submodules.len() > survey.submodules_left {
+        return hold_unknown(&[root.to_owned()], "too many of them are not checked out", survey);
+    }
+    survey.submodules_left -= submodules.len();
+    for submodule in submodules {
+        // The run works in the directory itself.
+        if submodule.as_os_str().is_empty() {
+            survey.protect(root, &[".git/"]);
+            continue;
+        }
         let is_long = submodule.as_os_str().len() > MAX_HELD_BYTES;
         let held = submodule.iter().next().filter(|_| is_long).unwrap_or(submodule.as_os_str());
         let mut directory = held.to_owned();
         directory.push("/");
-        survey.protect(path, &[directory]);
+        survey.protect(root, &[directory]);
     }
-    if holds_trees {
-        // The scan may not see their `.git` any more.
-        hold_in_place(&[&present], path, survey);
-    }
+}
+
+/// The same for a working tree above directories that the run may write, as far as its submodules lie in these.
+pub(super) fn protect_submodules_above(
+    path: &Path,
+    roots: &[PathBuf],
+    holds_trees: bool,
+    survey: &mut Survey,
+) {
+    let roots: Vec<PathBuf> = roots.iter().filter(|root| root.starts_with(path)).cloned().collect();
+    let Ok(tree) = Directory::open(path) else { return };
+    let found = discover(&tree, path);
+    protect_submodules(&found, (&tree, path), &roots, (holds_trees, Some(git::MAX_INDEX_BYTES)), survey);
 }
 
 /// The submodules that the index of a working tree has, if it can be read. A pointer that leads nowhere is no repository to git.
@@ -347,12 +391,15 @@ fn git_directories(found: &Found, tree: &Path) -> (PathBuf, PathBuf) {
     (directories.next().unwrap_or_else(|| common.clone()), common)
 }
 
-/// Makes a working tree read-only as a whole, for it is not known where git would execute what a run makes in it.
-fn hold_unknown(tree: &Path, why: &str, survey: &mut Survey) {
-    let message = format!("{} is read-only, for its submodules are not known: {why}", short(tree));
-    survey.notices.push(message.clone());
-    survey.warnings.push(message);
-    survey.hold_whole(BTreeSet::from([tree.to_owned()]));
+/// Makes what a run may write of a working tree read-only as a whole, for it is not known where git would execute what a run
+/// makes in it.
+fn hold_unknown(roots: &[PathBuf], why: &str, survey: &mut Survey) {
+    for root in roots {
+        let message = format!("{} is read-only, for its submodules are not known: {why}", short(root));
+        survey.notices.push(message.clone());
+        survey.warnings.push(message);
+    }
+    survey.hold_whole(roots.iter().cloned().collect());
 }
 
 /// Holds working trees below a directory in their places, with the directories above them: a run could move one away, put a
@@ -475,7 +522,8 @@ pub(super) fn below(
             covers.cut.push(place.clone());
         }
         if is_followed {
-            protect_submodules(&found, (&tree, &place), (holds_trees, None), survey);
+            let roots = [place.clone()];
+            protect_submodules(&found, (&tree, &place), &roots, (holds_trees, None), survey);
         }
         match found {
             Found::Repository(repository)

@@ -1,13 +1,10 @@
 //! Commands that git's configuration names, and the files of a working tree that their words lead to.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
-/// Most words of one command that are looked at.
-const MAX_WORDS: usize = 32;
-/// Longest of them.
-const MAX_WORD_BYTES: usize = 1024;
+use super::words;
 
 /// What kind of command a key of git's configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +27,8 @@ pub struct ConfiguredCommand {
 }
 
 /// Keys without a subsection.
-const KEYS: [&[u8]; 12] = [
+const KEYS: [&[u8]; 20] = [
+    b"core.alternaterefscommand",
     b"core.askpass",
     b"core.editor",
     b"core.fsmonitor",
@@ -39,31 +37,51 @@ const KEYS: [&[u8]; 12] = [
     b"core.sshcommand",
     b"credential.helper",
     b"diff.external",
+    b"gc.recentobjectshook",
     b"gpg.program",
+    b"imap.tunnel",
+    b"instaweb.httpd",
     b"interactive.difffilter",
+    b"sendemail.cccmd",
+    b"sendemail.headercmd",
+    b"sendemail.sendmailcmd",
+    b"sendemail.tocmd",
     b"sequence.editor",
     b"uploadpack.packobjectshook",
 ];
 /// Sections and keys with a subsection between them.
-const FAMILIES: [(&[u8], &[u8]); 18] = [
+const FAMILIES: [(&[u8], &[u8]); 31] = [
     (b"browser.", b".cmd"),
+    (b"browser.", b".path"),
     (b"credential.", b".helper"),
     (b"diff.", b".command"),
     (b"diff.", b".textconv"),
     (b"difftool.", b".cmd"),
+    (b"difftool.", b".path"),
     (b"filter.", b".clean"),
     (b"filter.", b".process"),
     (b"filter.", b".smudge"),
     (b"gpg.", b".defaultkeycommand"),
     (b"gpg.", b".program"),
+    (b"guitool.", b".cmd"),
+    (b"lfs.customtransfer.", b".args"),
+    (b"lfs.customtransfer.", b".path"),
+    (b"lfs.extension.", b".clean"),
+    (b"lfs.extension.", b".smudge"),
     (b"man.", b".cmd"),
+    (b"man.", b".path"),
     (b"merge.", b".driver"),
     (b"mergetool.", b".cmd"),
+    (b"mergetool.", b".path"),
     (b"remote.", b".receivepack"),
     (b"remote.", b".uploadpack"),
+    (b"sendemail.", b".cccmd"),
+    (b"sendemail.", b".headercmd"),
+    (b"sendemail.", b".sendmailcmd"),
+    (b"sendemail.", b".tocmd"),
+    (b"tar.", b".command"),
     (b"trailer.", b".cmd"),
     (b"trailer.", b".command"),
-    (b"guitool.", b".cmd"),
 ];
 /// Sections of which every value is a command.
 const SECTIONS: [&[u8]; 1] = [b"pager."];
@@ -94,33 +112,15 @@ pub(super) fn kind_of(name: &[u8], value: &[u8]) -> Option<CommandKind> {
 }
 
 impl ConfiguredCommand {
-    /// Paths that its words may name, as they are written: files, modules of Python, and directories of programs.
-    pub fn paths(&self) -> Vec<PathBuf> {
-        let is_between = |byte: &u8| byte.is_ascii_whitespace() || b"'\"`$(){};|&<>=!".contains(byte);
-        let words = self.value.as_bytes().split(is_between);
-        let words = words.filter(|word| !word.is_empty() && word.len() <= MAX_WORD_BYTES).take(MAX_WORDS);
-        let (mut paths, mut is_module) = (Vec::new(), false);
-        for word in words {
-            let path = PathBuf::from(OsStr::from_bytes(word));
-            if std::mem::replace(&mut is_module, word == b"-m") {
-                let parts = word.iter().map(|byte| if *byte == b'.' { b'/' } else { *byte });
-                let module = PathBuf::from(OsString::from_vec(parts.collect()));
-                paths.extend(["__init__.py", "__main__.py"].map(|name| module.join(name)));
-                paths.push(module.with_extension("py"));
-            } else if !word.starts_with(b"-") && !word.starts_with(b"%") {
-                paths.push(path.join("__main__.py"));
-                paths.push(path);
-            }
-        }
-        paths
+    /// Absolute paths that its words may name in a working tree: files, modules of Python, and directories of programs.
+    pub fn paths(&self, tree: &Path, home: &Path) -> Vec<PathBuf> {
+        words::paths(self.value.as_bytes(), tree, home)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::{CommandKind, ConfiguredCommand, kind_of};
+    use super::{CommandKind, kind_of};
 
     #[test]
     fn keys_that_name_commands_are_known() {
@@ -134,6 +134,16 @@ mod tests {
             ("credential.https://x.helper", "y"),
             ("pager.log", "y"),
             ("submodule.x.update", "!y"),
+            ("gc.recentobjectshook", "y"),
+            ("core.alternaterefscommand", "y"),
+            ("sendemail.tocmd", "y"),
+            ("sendemail.me.tocmd", "y"),
+            ("imap.tunnel", "y"),
+            ("tar.zz.command", "y"),
+            ("mergetool.x.path", "y"),
+            ("difftool.x.path", "y"),
+            ("lfs.customtransfer.x.path", "y"),
+            ("lfs.extension.x.clean", "y"),
         ] {
             assert_eq!(kind_of(name.as_bytes(), value.as_bytes()), Some(CommandKind::Other), "{name}");
         }
@@ -145,16 +155,5 @@ mod tests {
         ] {
             assert_eq!(kind_of(name.as_bytes(), value.as_bytes()), None, "{name}");
         }
-    }
-
-    #[test]
-    fn words_of_commands_lead_to_files_and_modules() {
-        let paths = |value: &str| ConfiguredCommand { kind: CommandKind::Other, value: value.into() }.paths();
-        let has = |value: &str, path: &str| paths(value).iter().any(|found| found == Path::new(path));
-        assert!(has("sh -c 'tools/clean.sh %f'", "tools/clean.sh"));
-        assert!(has("!f() { ./x; }; f", "./x"));
-        assert!(has("python3 -m tools.textconv", "tools/textconv.py"));
-        assert!(has("python3 -m tools", "tools/__main__.py"));
-        assert!(has("/work/bin/x --flag", "/work/bin/x") && !has("/work/bin/x --flag", "--flag"));
     }
 }

@@ -27,6 +27,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
 /// What the index has of that at least.
 const INDEX_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most notices about single refs that were not all searched.
+const MAX_NOT_SEARCHED: usize = 8;
 /// Why refs are left out.
 const TOO_LATE: &str = "the time was over";
 /// Commits of which a stash is made: of what it was made on, of the index, of untracked files.
@@ -151,13 +153,18 @@ pub(super) fn find(git: &Git<'_>, search: &Search<'_>) -> Found {
         search.refs.iter().filter_map(|change| Some((change, change.to.as_deref()?))).collect();
     moved.retain(|(change, _)| !change.name.starts_with(NOTES));
     let place = |name: &String| search.first.iter().position(|first| first == name);
-    moved.sort_by_key(|(change, _)| place(&change.name).unwrap_or(usize::MAX));
+    // Those that were kept aside must not use up the places of those that moved.
+    moved.sort_by_key(|(change, _)| (place(&change.name).unwrap_or(usize::MAX), change.kept_as.is_some()));
     for (change, to) in moved.iter().take(MAX_COMPARED_REFS) {
         if Instant::now() >= git.deadline {
             notices.push(not_searched("later refs", TOO_LATE));
             break;
         }
         search.compare(&git, change, to, (&mut files, &mut notices));
+    }
+    if let Some(more) = notices.len().checked_sub(MAX_NOT_SEARCHED).filter(|more| *more > 0) {
+        notices.truncate(MAX_NOT_SEARCHED);
+        notices.push(format!("{more} more refs or parts of them were not all searched either"));
     }
     for (git_ref, path) in search.gitlinks.all().take(MAX_GITLINKS) {
         if !files.add_ref(path, git_ref) {

@@ -1,4 +1,4 @@
-//! Submodules (gitlinks) that a run committed or staged.
+//! Submodules (gitlinks) and hidden files that a run committed or staged.
 //!
 //! Where an index has a gitlink, `git status` starts another git in that directory, which executes what the configuration of the
 //! repository there names. A run can make that repository. So what adds a gitlink is taken over only where no repository is in its
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::GitError;
 use super::committed::EMPTY_TREE;
+use super::hidden_files::{AddedFiles, HiddenFiles};
 use super::program::{Git, Input};
 use crate::{Directory, EntryKind};
 
@@ -19,6 +20,8 @@ use crate::{Directory, EntryKind};
 const MAX_BYTES: u64 = 256 << 20;
 /// Most gitlinks that one ref may add, and that the index may have with those that are added.
 const MAX_GITLINKS: usize = 1024;
+/// Most refs that are named with denied files that they add.
+const MAX_FILE_NOTICES: usize = 8;
 /// Longest path of one that is added, in bytes.
 const MAX_PATH_BYTES: usize = 1024;
 /// The file that lists the submodules of a working tree.
@@ -31,22 +34,34 @@ pub(super) type Changed<'a> = (&'a str, Option<&'a str>, &'a str);
 #[derive(Debug, Default)]
 pub(super) struct Gitlinks {
     added: BTreeMap<String, BTreeSet<PathBuf>>,
+    /// Files that the run could not read, likewise.
+    files: BTreeMap<String, AddedFiles>,
     /// Why each of them is not taken over.
     refused: BTreeMap<String, String>,
 }
 
 impl Gitlinks {
     /// Compares the trees of refs with those before. What cannot be compared is not taken over.
-    pub(super) fn find(git: &Git<'_>, changed: &[Changed<'_>], (base, sha256): (Option<&str>, bool)) -> Self {
+    pub(super) fn find(
+        git: &Git<'_>,
+        changed: &[Changed<'_>],
+        hidden: &HiddenFiles,
+        (base, sha256): (Option<&str>, bool),
+    ) -> Self {
         let mut found = Self::default();
         if changed.is_empty() {
             return found;
         }
         let empty = EMPTY_TREE[usize::from(sha256)];
-        match compared(&Git { max_output_bytes: MAX_BYTES, ..git.clone() }, changed, (base, empty)) {
-            Ok(added) => found.added = added,
+        match compared(&Git { max_output_bytes: MAX_BYTES, ..git.clone() }, changed, hidden, (base, empty)) {
+            Ok(added) => {
+                for (name, Added { gitlinks, files }) in added {
+                    found.add_files(&name, files);
+                    found.add(&name, gitlinks);
+                }
+            }
             Err(error) => {
-                let why = format!("its submodules could not be listed: {error}");
+                let why = format!("its submodules and hidden files could not be listed: {error}");
                 found.refused = changed.iter().map(|(name, ..)| ((*name).to_owned(), why.clone())).collect();
             }
         }
@@ -59,10 +74,41 @@ impl Gitlinks {
         }
     }
 
+    /// Notes files that the run could not read, and refuses what has git track hidden ones.
+    pub(super) fn add_files(&mut self, name: &str, files: AddedFiles) {
+        if let Some(why) = files.refused() {
+            self.refused.insert(name.to_owned(), why);
+        }
+        if files != AddedFiles::default() {
+            self.files.insert(name.to_owned(), files);
+        }
+    }
+
+    /// What is said of denied files that are taken over.
+    pub(super) fn notices(&self) -> impl Iterator<Item = String> {
+        let taken = self.files.iter().filter(|(name, _)| !self.refused.contains_key(*name));
+        taken.filter_map(|(name, files)| files.notice(name)).take(MAX_FILE_NOTICES)
+    }
+
     /// Refuses the index if it has too many of them by what is added.
     pub(super) fn limit(&mut self, name: &str, total: usize) {
         if total > MAX_GITLINKS && self.added.contains_key(name) {
             self.refused.insert(name.to_owned(), "it adds too many submodules".to_owned());
+        }
+    }
+
+    /// Whether a ref adds submodules.
+    pub(super) fn adds_to(&self, name: &str) -> bool {
+        self.added.contains_key(name)
+    }
+
+    /// Refuses the branch of `HEAD` if it adds submodules that the index lacks: later starts would not know them.
+    pub(super) fn require_indexed(&mut self, name: &str, indexed: &BTreeSet<PathBuf>) {
+        let missing =
+            self.added.get(name).and_then(|paths| paths.iter().find(|path| !indexed.contains(*path)));
+        if let Some(path) = missing {
+            let why = format!("it adds the submodule {}, which the index lacks", shown(path));
+            self.refused.entry(name.to_owned()).or_insert(why);
         }
     }
 
@@ -130,12 +176,20 @@ fn has_git(tree: &Directory, path: &Path) -> bool {
     }
 }
 
+/// What a ref adds.
+#[derive(Debug, Clone, Default)]
+struct Added {
+    gitlinks: BTreeSet<PathBuf>,
+    files: AddedFiles,
+}
+
 /// What each ref adds. One process resolves all trees and another compares them, however many there are.
 fn compared(
     git: &Git<'_>,
     changed: &[Changed<'_>],
+    hidden: &HiddenFiles,
     (base, empty): (Option<&str>, &str),
-) -> Result<BTreeMap<String, BTreeSet<PathBuf>>, GitError> {
+) -> Result<BTreeMap<String, Added>, GitError> {
     let before = |from: Option<&str>| from.or(base).unwrap_or(empty).to_owned();
     let ids: BTreeSet<String> =
         changed.iter().flat_map(|(_, from, to)| [before(*from), (*to).to_owned()]).collect();
@@ -156,27 +210,33 @@ fn compared(
         let message = "they change too many files".to_owned();
         return Err(GitError::Git { command: "diff-tree".to_owned(), message });
     }
-    let added = parsed(&printed);
+    let added = parsed(&printed, hidden);
     let of = |(name, from, to): &Changed<'_>| {
         let pair = format!("{} {}", tree(&before(*from)), tree(to));
         Some(((*name).to_owned(), added.get(&pair)?.clone()))
     };
-    let mut all: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
-    for (name, paths) in changed.iter().filter_map(of) {
-        all.entry(name).or_default().extend(paths);
+    let mut all: BTreeMap<String, Added> = BTreeMap::new();
+    for (name, Added { gitlinks, files }) in changed.iter().filter_map(of) {
+        let known = all.entry(name).or_default();
+        known.gitlinks.extend(gitlinks);
+        known.files.hidden.extend(files.hidden);
+        known.files.denied.extend(files.denied);
     }
     Ok(all)
 }
 
 /// Parses what `diff-tree --stdin -z --raw` prints: lines that name two trees, and what differs between them.
-fn parsed(printed: &[u8]) -> BTreeMap<String, BTreeSet<PathBuf>> {
-    let mut added: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
-    let (mut pair, mut is_gitlink, mut is_path) = (String::new(), false, false);
+fn parsed(printed: &[u8], hidden: &HiddenFiles) -> BTreeMap<String, Added> {
+    let mut added: BTreeMap<String, Added> = BTreeMap::new();
+    let (mut pair, mut is_gitlink, mut is_new, mut is_path) = (String::new(), false, false, false);
     for mut part in printed.split(|byte| *byte == 0) {
         if is_path {
             is_path = false;
+            let path = Path::new(OsStr::from_bytes(part));
             if is_gitlink {
-                added.entry(pair.clone()).or_default().insert(PathBuf::from(OsStr::from_bytes(part)));
+                added.entry(pair.clone()).or_default().gitlinks.insert(path.to_owned());
+            } else if is_new {
+                hidden.note(path, &mut added.entry(pair.clone()).or_default().files);
             }
             continue;
         }
@@ -185,6 +245,7 @@ fn parsed(printed: &[u8]) -> BTreeMap<String, BTreeSet<PathBuf>> {
             part = &part[end + 1..];
         }
         is_path = part.starts_with(b":");
+        is_new = part.starts_with(b":000000 ");
         is_gitlink =
             !part.starts_with(b":160000 ") && part.get(7..).is_some_and(|rest| rest.starts_with(b" 160000 "));
     }

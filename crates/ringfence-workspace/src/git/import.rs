@@ -21,6 +21,7 @@ use super::checked_out::CheckedOut;
 use super::committed::{self, Committed, Configured, Protected, Staged};
 use super::config;
 use super::gitlinks::Gitlinks;
+use super::hidden_files::{AddedFiles, HiddenFiles};
 use super::index::{INDEX_BUDGET_BYTES, MAX_PATH_BYTES, is_sound_path};
 use super::indirect::{Budget, Located, Reach, configured};
 use super::linked::{self, Linked, Real};
@@ -35,7 +36,8 @@ use crate::{Bounds, Directory, EntryKind, Next, Unvisited, walk};
 const MAX_START_BYTES: u64 = 16 << 20;
 /// Longest `HEAD`.
 const MAX_HEAD_BYTES: u64 = 4096;
-/// Up to so many objects are written one by one; more as one pack.
+/// Up to so many objects are written one by one; more as one pack, and so are those of a run that has packed its own: written one
+/// by one they could take a hundred times as much.
 const UNPACK_LIMIT: u32 = 200;
 /// Most refs of the start that the new commits are compared with.
 const MAX_EXCLUDED: usize = 1000;
@@ -70,8 +72,8 @@ const MAX_INDEX_GROWTH_BYTES: u64 = 64 << 20;
 /// Most names that a notice lists, and the most characters of each.
 const MAX_NAMED: usize = 5;
 const MAX_NAME_CHARACTERS: usize = 100;
-/// Most notices of an import.
-const MAX_NOTICES: usize = 32;
+/// Most notices about refs that were not moved. All others are few.
+const MAX_REF_NOTICES: usize = 32;
 /// Most names of a private git directory that are looked at.
 const MAX_LISTED: usize = 10_000;
 /// The directory of the quarantine, beside the private git directory.
@@ -80,6 +82,8 @@ const QUARANTINE: &str = "quarantine";
 const INDEX: &str = "private-index";
 /// How much of `refs` and `logs` is looked at.
 const BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 200_000 };
+/// How much of `objects` is.
+const OBJECT_BOUNDS: Bounds = Bounds { path_bytes: 2048, entries: 5_000_000 };
 /// Refs below the run's own that name what refs of the user named before the run.
 const BEFORE: &str = "before/";
 /// How long it may take to remove refs of a run.
@@ -155,6 +159,7 @@ pub fn import(import: Import<'_>) -> Result<Imported, GitError> {
     let own_directory = real.directory(&start.own_prefix()).map_err(|source| made(&start.common, source))?;
     let loose = refuse_links(&real)?;
     refuse_links(&own_directory)?;
+    refuse_linked_objects(&real)?;
     if start.worktree.is_none() && real.metadata(Path::new("commondir")).is_ok() {
         return Err(GitError::Link(PathBuf::from("commondir")));
     }
@@ -294,6 +299,25 @@ fn refuse_links(git: &Directory) -> Result<usize, GitError> {
         }
     }
     link.map_or(Ok(loose), |path| Err(GitError::Link(path)))
+}
+
+/// Refuses a git directory with objects that lead elsewhere: an earlier run may have made it, and git would take what a link leads
+/// to for an object of the run.
+fn refuse_linked_objects(git: &Directory) -> Result<(), GitError> {
+    let Ok(objects) = git.directory(Path::new("objects")) else { return Ok(()) };
+    let mut link = None;
+    let unvisited = walk(&objects, OBJECT_BOUNDS, &mut |visit| {
+        if !matches!(visit.kind, EntryKind::File | EntryKind::Directory) && link.is_none() {
+            link = Some(Path::new("objects").join(visit.path));
+        }
+        Next::Enter
+    });
+    let unvisited = unvisited.map_err(|source| made(Path::new("objects"), source))?;
+    match link {
+        Some(path) => Err(GitError::Link(path)),
+        None if unvisited.more => Err(GitError::TooManyObjects),
+        None => Ok(()),
+    }
 }
 
 /// Root imports into another user's repository as that user.
@@ -483,15 +507,15 @@ fn new_stashes(log: &str, before: Option<&RefValue>) -> usize {
     log.lines().rev().take_while(is_new).count()
 }
 
-/// A run can change many refs, each of which may be worth a notice.
-fn bound_notices(notices: &mut Vec<String>) {
-    let more = notices.len().saturating_sub(MAX_NOTICES);
+/// Bounds the notices about single refs, of which a run can change many. Those about the index, `HEAD` and what was not searched
+/// are not among them, so that no number of refs hides them.
+fn bound_ref_notices(mut notices: Vec<String>) -> Vec<String> {
+    let more = notices.len().saturating_sub(MAX_REF_NOTICES);
     if more > 0 {
-        notices.truncate(MAX_NOTICES);
-        notices.push(format!(
-            "{more} more notices about git are not shown; `ringfence runs show` lists all refs"
-        ));
+        notices.truncate(MAX_REF_NOTICES);
+        notices.push(format!("{more} more refs were not moved; `ringfence runs show` lists all refs"));
     }
+    notices
 }
 
 /// A notice with the first few of many names.
@@ -762,6 +786,7 @@ impl Importer<'_> {
         let gitlinks = self.gitlinks(index.as_ref());
         let Start { worktree, head, symbolic, .. } = self.start;
         let checked_out = CheckedOut::read(self.common, worktree.as_deref(), head, symbolic);
+        done.notices.extend(gitlinks.notices());
         let moved = self.move_refs(&checked_out, &gitlinks, &mut done);
         self.move_head(&checked_out, (&moved, &gitlinks), &mut done);
         let mut staged = Staged::default();
@@ -779,7 +804,6 @@ impl Importer<'_> {
                 .notices
                 .push(format!("commits were not searched for files that programs execute later: {error}")),
         }
-        bound_notices(&mut done.notices);
         Ok(done)
     }
 
@@ -847,8 +871,11 @@ impl Importer<'_> {
         let parts: Vec<String> = stash.flat_map(|to| [format!("{to}^2"), format!("{to}^3")]).collect();
         let parts = parts.iter().map(|part| (STASH, None, part.as_str()));
         let changed: Vec<_> = changed.chain(detached).chain(parts).collect();
-        let mut found = Gitlinks::find(&self.real, &changed, (self.base().as_deref(), self.start.sha256));
+        let hidden = HiddenFiles::of(self.start);
+        let base = self.base();
+        let mut found = Gitlinks::find(&self.real, &changed, &hidden, (base.as_deref(), self.start.sha256));
         if let Some(index) = index {
+            found.add_files(committed::INDEX, index.added_files(&hidden));
             let before: BTreeSet<&[u8]> =
                 index.now.iter().filter(|one| one.is_gitlink()).map(|one| &one.path[..]).collect();
             let after = index.after.iter().filter(|one| one.is_gitlink() && !before.contains(&one.path[..]));
@@ -858,8 +885,30 @@ impl Importer<'_> {
             );
             found.limit(committed::INDEX, index.after.iter().filter(|one| one.is_gitlink()).count());
         }
+        let heads = [refs::parse_value(&self.start.head), self.seen.head.clone()].into_iter().flatten();
+        let heads: Vec<String> = heads
+            .map(|head| match head {
+                RefValue::Symbolic(name) => name,
+                RefValue::Object(_) => "HEAD".to_owned(),
+            })
+            .filter(|head| found.adds_to(head))
+            .collect();
+        if !heads.is_empty() {
+            let indexed = self.indexed_gitlinks(index);
+            heads.iter().for_each(|head| found.require_indexed(head, &indexed));
+        }
         found.judge(&self.tree());
         found
+    }
+
+    /// Submodules that the index has when it is taken over, or as it is.
+    fn indexed_gitlinks(&self, index: Option<&Indexes>) -> BTreeSet<PathBuf> {
+        let listed = match index {
+            Some(index) => Ok(Some(index.after.clone())),
+            None => list_index(&self.real),
+        };
+        let listed = listed.ok().flatten().unwrap_or_default().into_iter();
+        listed.filter(IndexEntry::is_gitlink).map(|one| PathBuf::from(OsString::from_vec(one.path))).collect()
     }
 
     /// Lists what programs execute of the files that the new commits and the index bring. The quarantine has no objects of its
@@ -921,7 +970,8 @@ impl Importer<'_> {
         let mut pack = File::open(&pack).map_err(|source| made(&pack, source))?;
         let count = count(&mut pack).map_err(|source| made(self.place, source))?;
         if count > 0 {
-            let words: &[&str] = match count <= UNPACK_LIMIT {
+            let is_packed = holds_packs(&self.place.join(QUARANTINE));
+            let words: &[&str] = match count <= UNPACK_LIMIT && !is_packed {
                 true => &["unpack-objects", "-q", "--strict"],
                 false => &["index-pack", "--stdin", "--strict"],
             };
@@ -938,7 +988,7 @@ impl Importer<'_> {
         gitlinks: &Gitlinks,
         done: &mut Imported,
     ) -> BTreeSet<String> {
-        let (mut room, mut moved) = (self.room(), BTreeSet::new());
+        let (mut room, mut moved, mut refused) = (self.room(), BTreeSet::new(), Vec::new());
         for change in &self.seen.refs {
             if Instant::now() >= self.real.deadline {
                 done.notices.push("not all refs were moved: it took too long".into());
@@ -970,13 +1020,14 @@ impl Importer<'_> {
                     change.from_kept_as = old;
                     moved.insert(change.name.clone());
                 }
-                Err(why) => self.keep_new(&mut change, &why, done),
+                Err(why) => refused.push(self.keep_new(&mut change, &why)),
             }
             // One that is neither moved nor kept has a notice alone.
             if moved.contains(&change.name) || change.kept_as.is_some() {
                 done.refs.push(change);
             }
         }
+        done.notices.extend(bound_ref_notices(refused));
         moved
     }
 
@@ -1051,18 +1102,18 @@ impl Importer<'_> {
         }
     }
 
-    /// Gives the run's commits another name if their own ref cannot be moved.
-    fn keep_new(&self, change: &mut RefChange, error: &dyn Display, done: &mut Imported) {
+    /// Gives the run's commits another name if their own ref cannot be moved. Returns what a user is told.
+    fn keep_new(&self, change: &mut RefChange, error: &dyn Display) -> String {
         let name = &change.name;
         let kept = self.kept_name("", name, change.to.as_deref().unwrap_or_default());
         let copy = RefChange { name: kept.clone(), to: change.to.clone(), ..RefChange::default() };
         match change.to.as_ref().map(|_| self.update(&copy, None)) {
             Some(Ok(())) => {
                 let message = format!("{name} was not moved: {error}; the run's commits are at {kept}");
-                done.notices.push(message);
                 change.kept_as = Some(kept);
+                message
             }
-            _ => done.notices.push(format!("{name} was not changed: {error}")),
+            _ => format!("{name} was not changed: {error}"),
         }
     }
 
@@ -1164,7 +1215,7 @@ impl Importer<'_> {
             (Err(why), Some(RefValue::Object(id))) => {
                 let mut change =
                     RefChange { name: "HEAD".into(), to: Some(id.clone()), ..RefChange::default() };
-                self.keep_new(&mut change, &why, done);
+                done.notices.push(self.keep_new(&mut change, &why));
                 if change.kept_as.is_some() {
                     done.refs.push(change);
                 }
@@ -1273,19 +1324,14 @@ impl Importer<'_> {
     fn read_indexes(&self) -> Result<Option<Indexes>, GitError> {
         let real_stamp = self.index_stamp();
         let private = self.place.join(QUARANTINE).join(INDEX);
-        let list = |git: &Git<'_>| -> Result<Option<BTreeSet<IndexEntry>>, GitError> {
-            let printed = git.run(&["ls-files", "--stage", "-z"], Input::Nothing)?;
-            let lines = printed.split(|byte| *byte == 0).filter(|line| !line.is_empty());
-            Ok(lines.map(IndexEntry::parse).collect())
-        };
         let bytes = fs::metadata(&private).map_or(0, |data| data.len());
         if bytes > MAX_INDEX_BYTES {
             return Err(GitError::IndexTooLarge { bytes, limit: MAX_INDEX_BYTES });
         }
         let unsound =
             || GitError::Git { command: "ls-files".into(), message: "it has an unusable entry".into() };
-        let after = list(&Git { index: Some(private), ..self.clean.clone() })?.ok_or_else(unsound)?;
-        let now = list(&self.real)?.ok_or_else(unsound)?;
+        let after = list_index(&Git { index: Some(private), ..self.clean.clone() })?.ok_or_else(unsound)?;
+        let now = list_index(&self.real)?.ok_or_else(unsound)?;
         if after == now {
             return Ok(None);
         }
@@ -1361,6 +1407,13 @@ impl Importer<'_> {
     }
 }
 
+/// The entries of an index; `None` if one of them is not sound.
+fn list_index(git: &Git<'_>) -> Result<Option<BTreeSet<IndexEntry>>, GitError> {
+    let printed = git.run(&["ls-files", "--stage", "-z"], Input::Nothing)?;
+    let lines = printed.split(|byte| *byte == 0).filter(|line| !line.is_empty());
+    Ok(lines.map(IndexEntry::parse).collect())
+}
+
 struct Indexes {
     after: BTreeSet<IndexEntry>,
     now: BTreeSet<IndexEntry>,
@@ -1375,12 +1428,28 @@ impl Indexes {
         Staged { new, all }
     }
 
+    /// Files that the run could not read and that only the private index has.
+    fn added_files(&self, hidden: &HiddenFiles) -> AddedFiles {
+        let known: BTreeSet<&[u8]> = self.now.iter().map(|entry| &entry.path[..]).collect();
+        let mut added = AddedFiles::default();
+        for entry in self.after.iter().filter(|entry| !known.contains(&entry.path[..])) {
+            hidden.note(Path::new(OsStr::from_bytes(&entry.path)), &mut added);
+        }
+        added
+    }
+
     /// Objects that only the private index names.
     fn new_ids(&self) -> BTreeSet<String> {
         let known: BTreeMap<&str, ()> = self.now.iter().map(|entry| (entry.id(), ())).collect();
         let new = self.after.iter().filter(|entry| !entry.is_gitlink() && !known.contains_key(entry.id()));
         new.map(|entry| entry.id().to_owned()).collect()
     }
+}
+
+/// Whether a run left packs, in which objects can be differences from others.
+fn holds_packs(quarantine: &Path) -> bool {
+    let packs = fs::read_dir(quarantine.join("objects/pack"));
+    packs.map_or(true, |mut packs| packs.next().is_some())
 }
 
 /// How many objects a pack has, by its header.

@@ -306,8 +306,7 @@ fn follow(
         Followed { located: configuration.files, programs: Vec::new(), is_cut: configuration.is_cut };
     let mut left = MAX_PROGRAMS;
     'commands: for command in &configuration.commands {
-        let paths = command.paths();
-        for path in trees.iter().flat_map(|tree| paths.iter().map(move |path| tree.join(path))) {
+        for path in trees.iter().flat_map(|tree| command.paths(tree, reach.home)) {
             if left == 0 {
                 found.is_cut = true;
                 break 'commands;
@@ -506,7 +505,7 @@ impl Reader<'_> {
 
 /// A path of a configuration with its beginning replaced as git does it: `~` by a home. `None` is a path of git's own
 /// installation, or no path at all.
-fn expand(value: &OsStr, home: &Path) -> Result<Option<PathBuf>, String> {
+pub(super) fn expand(value: &OsStr, home: &Path) -> Result<Option<PathBuf>, String> {
     let value = value.as_bytes();
     let value = value.strip_prefix(b":(optional)").unwrap_or(value);
     if value.is_empty() || value.starts_with(b"%(prefix)/") {

@@ -10,6 +10,7 @@ mod committed;
 mod config;
 mod confine;
 mod gitlinks;
+mod hidden_files;
 mod import;
 mod index;
 mod indirect;
@@ -18,6 +19,7 @@ mod private;
 mod program;
 mod refs;
 mod repository;
+mod words;
 
 use std::io;
 use std::path::PathBuf;
@@ -89,8 +91,11 @@ pub enum GitError {
     /// The run left more objects than can be linked in time.
     #[error("it took too long to link the objects of the run")]
     ObjectsTooSlow,
-    /// Git would write through a link.
-    #[error("its git directory has a symbolic link at {}", .0.display())]
+    /// Objects are more files than are looked at.
+    #[error("its objects are too many files; `git gc` packs them")]
+    TooManyObjects,
+    /// Git would write or read through a link, or wait for what is no file.
+    #[error("its git directory has a symbolic link, or what is no file, at {}", .0.display())]
     Link(PathBuf),
     /// The git program is missing.
     #[error("git is not installed on this machine")]

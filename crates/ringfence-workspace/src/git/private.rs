@@ -95,6 +95,15 @@ pub(crate) struct Start {
     /// Directories of it that were held in their places.
     #[serde(default)]
     pub(crate) held: Vec<String>,
+    /// Files and directories of the working tree that were hidden, from there.
+    #[serde(default)]
+    pub(crate) hidden: Vec<String>,
+    /// Globs of files that the run must not read, from the workspace.
+    #[serde(default)]
+    pub(crate) denied: Vec<String>,
+    /// The working tree, from the workspace.
+    #[serde(default)]
+    pub(crate) tree: String,
 }
 
 /// How to make a private git directory.
@@ -108,6 +117,12 @@ pub struct Making<'a> {
     pub guest: &'a Path,
     /// Globs of files that the run must not read, from the workspace.
     pub denied: &'a GlobSet,
+    /// The same as they are written, for the import.
+    pub denied_globs: &'a [String],
+    /// Files and directories that are hidden, from the working tree. What has git track one of them is not taken over.
+    pub hidden: &'a [&'a Path],
+    /// The working tree, from the workspace.
+    pub tree: &'a Path,
     /// Paths that git inside must not list as untracked, from the workspace.
     pub excluded: &'a [String],
     /// Paths that the run cannot write, from the working tree, the most important first. Commits that change them are reported.
@@ -210,6 +225,13 @@ pub fn make(making: Making<'_>, refs_budget: &mut RefsBudget) -> Result<Made, Gi
     let (mut room, mut left_out) = ((MAX_PROTECTED, MAX_PROTECTED_BYTES), 0);
     let protected = noted(making.protected, &mut room, &mut left_out);
     let held = noted(making.held, &mut room, &mut left_out);
+    let mut not_noted = 0;
+    let hidden = noted(making.hidden, &mut { (MAX_PROTECTED, MAX_PROTECTED_BYTES) }, &mut not_noted);
+    if not_noted > 0 {
+        made.notices.push(format!(
+            "{not_noted} hidden paths are too many or no text: commits that have git track them are taken over"
+        ));
+    }
     if left_out > 0 {
         made.notices.push(format!(
             "{left_out} protected paths are too many or no text: commits that change them are not reported"
@@ -234,6 +256,9 @@ pub fn make(making: Making<'_>, refs_budget: &mut RefsBudget) -> Result<Made, Gi
         is_nested: making.is_nested,
         protected,
         held,
+        hidden,
+        denied: making.denied_globs.to_vec(),
+        tree: making.tree.to_string_lossy().into_owned(),
     };
     let mut noted = create_new(&place.join(START), 0o600).map_err(failed)?;
     noted.write_all(&serde_json::to_vec(&start)?).map_err(failed)?;
