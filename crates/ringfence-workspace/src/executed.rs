@@ -682,7 +682,8 @@ impl Search<'_> {
     /// A directory that is entered. What an overlay holds is shown with its permissions before it is applied.
     fn directory(&self, path: &Path, data: Metadata, finds: &mut Finds) {
         let was_open = || self.locations.is_some_and(|known| known.was_open(path, data.inode()));
-        if self.lower.is_none() && data.is_open_to_all() && data.changed() >= self.changes.since && !was_open() {
+        if self.lower.is_none() && data.is_open_to_all() && self.changes.since.is_before(&data) && !was_open()
+        {
             finds.open(path);
         }
     }
@@ -704,7 +705,7 @@ impl Search<'_> {
         if !is_changed || is_harmless(visit.parent, visit.name, data) {
             return;
         }
-        if self.lower.is_none() && data.is_open_to_all() && data.changed() >= self.changes.since {
+        if self.lower.is_none() && data.is_open_to_all() && self.changes.since.is_before(&data) {
             finds.open(visit.path);
         }
         if let Some((directory, _)) = &group {

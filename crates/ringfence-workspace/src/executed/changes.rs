@@ -45,7 +45,7 @@ impl BeginTime {
     }
 
     /// Whether a file changed since then, as far as its time tells. Files of other file systems may have coarser times.
-    fn is_before(self, data: &Metadata) -> bool {
+    pub(super) fn is_before(self, data: &Metadata) -> bool {
         let (seconds, nanoseconds) = self.time;
         let time = match data.id().device == self.device {
             true => (seconds, nanoseconds),
