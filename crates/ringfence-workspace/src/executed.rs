@@ -883,8 +883,10 @@ mod tests {
         }
         open("sticky", 0o1777);
         let directory = Directory::open(&path).unwrap();
+        let since = BeginTime { time: since, device: fs::metadata(&path).unwrap().dev() };
+        let contents = Contents::default();
         let look_for = |since, locations, lower| Search {
-            since,
+            changes: Changes { since, contents: &contents },
             locations,
             writes_git: false,
             lower,

@@ -243,7 +243,8 @@ fn hide_from_root(directory: &Path, levels: usize, left: &mut usize, secrets: &m
         };
         let needed = if is_directory { 0o005 } else { 0o004 };
         let is_hidden = data.st_mode & needed != needed;
-        if !is_hidden && !(is_directory && levels > 1) {
+        let is_entered = is_directory && levels > 1;
+        if !is_hidden && !is_entered {
             continue;
         }
         let path = directory.join(OsStr::from_bytes(name.to_bytes()));
