@@ -410,8 +410,8 @@ fn attempts_at_a_task_share_its_budget() {
     site.place.run(&["task", "wait", id, "--timeout", "120"]);
     let task = site.ok(&["task", "show", id, "--json"]).json();
     // Each attempt uses 200,000 tokens: the third one passes the budget.
-    assert_eq!((task["attempts"].as_array().unwrap().len(), provider.count()), (3, 3), "{task}");
-    assert_eq!(task["attempts"][2]["class"], "budget_exceeded", "{task}");
+    assert_eq!((task["runs"].as_array().unwrap().len(), provider.count()), (3, 3), "{task}");
+    assert_eq!(task["runs"][2]["class"], "budget_exceeded", "{task}");
     assert_eq!(task["task"]["state"], "dead", "{task}");
 }
 

@@ -1098,7 +1098,7 @@ fn rotated_token_ends_the_old_one_sessions_and_codes() {
     }
 }
 
-/// Shorter than the pause between signs of life on a stream, so that a stream that goes on is noticed.
+/// Shorter than the pause between signs of lifecycle on a stream, so that a stream that goes on is noticed.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Begins a stream, and returns when its first bytes are there.

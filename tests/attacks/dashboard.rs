@@ -22,7 +22,7 @@ fn markup_of_agents_is_text() {
     let added = answer.expect(201).json();
     let id = added["task"]["id"].as_str().unwrap().to_owned();
     let task = site.wait(&id);
-    let run = task["attempts"][0]["run"].as_str().unwrap_or_else(|| panic!("{task}")).to_owned();
+    let run = task["runs"][0]["run"].as_str().unwrap_or_else(|| panic!("{task}")).to_owned();
     for path in [
         "/ui".to_owned(),
         "/ui/tasks".to_owned(),

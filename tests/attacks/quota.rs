@@ -57,7 +57,7 @@ fn claimed_limits_block_a_task_a_bounded_number_of_times() {
     let shown = forged.task(&[]);
     let task = &shown["task"];
     assert_eq!((&task["state"], &task["blocks"]), (&"dead".into(), &2.into()), "{task}");
-    assert_eq!(shown["attempts"].as_array().unwrap().len(), 3, "two waits, three runs");
+    assert_eq!(shown["runs"].as_array().unwrap().len(), 3, "two waits, three runs");
     let last = task["failures"].as_array().unwrap().last().unwrap();
     assert_eq!(last["class"], "quota", "{last}");
     assert!(

@@ -274,7 +274,7 @@ fn what_a_run_says_leaves_the_daemon_as_plain_text() {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
         String::from_utf8_lossy(&bytes).into_owned()
     })];
-    let run = site.wait(id)["attempts"][0]["run"].as_str().unwrap().to_owned();
+    let run = site.wait(id)["runs"][0]["run"].as_str().unwrap().to_owned();
     for path in [
         format!("/tasks/{id}"),
         format!("/runs/{run}"),

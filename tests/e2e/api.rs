@@ -24,8 +24,8 @@ fn a_task_goes_through_the_api_from_adding_to_its_log() {
     let again = site.post("/tasks", &spec).expect(200).json();
     assert_eq!((&again["existed"], &again["task"]["id"]), (&json!(true), &json!(id)));
     let done = site.wait(&id);
-    assert_eq!((&done["task"]["state"], &done["attempts"][0]["status"]), (&json!("done"), &json!("success")));
-    let run = done["attempts"][0]["run"].as_str().unwrap();
+    assert_eq!((&done["task"]["state"], &done["runs"][0]["status"]), (&json!("done"), &json!("success")));
+    let run = done["runs"][0]["run"].as_str().unwrap();
     let view = site.get(&format!("/runs/{run}")).expect(200).json();
     assert_eq!(
         (&view["status"], &view["task"], &view["record"]["mode"]),
@@ -364,8 +364,7 @@ fn the_same_command_line_drives_a_daemon_far_away() {
             "the same words"
         );
         assert_eq!(ok(&["task", "list", "--json"]).json(), site.ok(&["task", "list", "--json"]).json());
-        let run =
-            ok(&["task", "show", &id, "--json"]).json()["attempts"][0]["run"].as_str().unwrap().to_owned();
+        let run = ok(&["task", "show", &id, "--json"]).json()["runs"][0]["run"].as_str().unwrap().to_owned();
         assert_eq!(
             ok(&["runs", "show", &run, "--log", "--json"]).json(),
             site.ok(&["runs", "show", &run, "--log", "--json"]).json()

@@ -209,7 +209,7 @@ fn each_way_of_stopping_works_from_another_thread_and_twice() {
     }
 }
 
-/// A heart that beats into the workspace shows life in every mode, wherever its processes are.
+/// A heart that beats into the workspace shows lifecycle in every mode, wherever its processes are.
 #[test]
 fn dropping_it_ends_everything() {
     for subject in subjects() {

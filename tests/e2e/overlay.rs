@@ -390,3 +390,34 @@ fn apply_names_the_directory_that_a_link_leads_to() {
     let real = fs::canonicalize(place.work()).unwrap();
     assert!(ran.stderr.contains(&format!("applied to {}", real.display())), "{}", ran.stderr);
 }
+
+#[test]
+fn commits_of_a_run_with_conflicts_are_named_and_can_be_imported() {
+    let place = Place::new();
+    let git = |args: &[&str]| {
+        let ran = std::process::Command::new("git").args(args).current_dir(place.work()).output().unwrap();
+        assert!(ran.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let identity = ["-c", "user.name=u", "-c", "user.email=u@localhost"];
+    git(&["init", "-q", "-b", "main", "."]);
+    git(&[&identity[..], &["commit", "-q", "--allow-empty", "-m", "first"]].concat());
+    let script =
+        "echo b > b; git add b; git -c user.name=u -c user.email=u@localhost commit -qm second; mkfifo pipe";
+    run(&place, script).expect_code(0);
+    let refused = place.run(&["apply", "last"]).expect_code(1);
+    assert!(
+        refused.stderr.contains("were not imported") && refused.stderr.contains("--commits"),
+        "{refused:?}"
+    );
+    assert!(!git(&["log", "--oneline"]).contains("second"));
+    let applied = place.run(&["apply", "last", "--commits"]).expect_code(1);
+    assert!(!applied.stderr.contains("were not imported"), "{applied:?}");
+    assert!(git(&["log", "--oneline"]).contains("second"));
+    let discarded = place.run(&["discard", "last"]).expect_code(0).stdout;
+    assert!(discarded.starts_with("Discarded the changes of"), "{discarded}");
+    run(&place, "git -c user.name=u -c user.email=u@localhost commit -q --allow-empty -m third")
+        .expect_code(0);
+    let discarded = place.run(&["discard", "last"]).expect_code(0).stdout;
+    assert!(discarded.starts_with("Discarded the changes and commits of"), "{discarded}");
+}

@@ -110,7 +110,7 @@ fn a_task_waits_for_the_daemon_and_is_done_as_soon_as_there_is_one() {
     assert_eq!(done["task"]["state"], "done");
     assert_eq!(done["task"]["result"]["text"], "the reply");
     assert_eq!(queue.place.read("made"), "made\n");
-    let run = done["attempts"][0]["run"].as_str().unwrap();
+    let run = done["runs"][0]["run"].as_str().unwrap();
     let record = queue.ok(&["runs", "show", run, "--json"]).json();
     assert_eq!(record["record"]["mode"], "native");
     assert!(queue.ok(&["task", "logs", "1"]).stdout.contains("the reply"));
@@ -205,7 +205,7 @@ fn what_fails_is_tried_again_and_in_the_end_a_dead_letter() {
     assert_eq!(queue.wait(&flaky)["task"]["state"], "done");
     assert_eq!(queue.kinds(&flaky), ["added", "leased", "retrying", "leased", "done"]);
     let dead = queue.wait(&hopeless);
-    assert_eq!((&dead["task"]["state"], dead["attempts"].as_array().unwrap().len()), (&json!("dead"), 2));
+    assert_eq!((&dead["task"]["state"], dead["runs"].as_array().unwrap().len()), (&json!("dead"), 2));
     let file = queue.place.state().join(format!("queue/dead-letter/{hopeless}.json"));
     // The row comes first.
     let letter = wait_for("the file", || fs::read_to_string(&file).ok());
@@ -232,7 +232,7 @@ fn what_cannot_be_mended_by_trying_is_not_tried_again() {
     let queue = Queue::started();
     let refused = queue.add(&["--mode", "host", "--policy", "locked"], "true");
     let task = queue.wait(&refused);
-    assert_eq!((&task["task"]["state"], task["attempts"].as_array().unwrap().len()), (&json!("dead"), 1));
+    assert_eq!((&task["task"]["state"], task["runs"].as_array().unwrap().len()), (&json!("dead"), 1));
     assert_eq!(task["task"]["failures"][0]["class"], "refused");
 }
 
@@ -295,7 +295,7 @@ fn a_killed_runner_costs_no_try_and_a_killed_daemon_not_even_the_run() {
     signal(queue.runner(), "-KILL");
     wait_for("the end of what it ran", || (!lives(second)).then_some(()));
     let third = wait_for("another try", || Some(queue.place.pid("pid")).filter(|pid| *pid != second));
-    assert_eq!(queue.kinds(&id), ["added", "leased", "vanished", "leased"]);
+    assert_eq!(queue.kinds(&id), ["added", "leased", "runner_lost", "leased"]);
     signal(queue.daemon(), "-KILL");
     wait_for("the end of the dispatcher", || queue.pid_of("dispatcher").is_none().then_some(()));
     assert!(lives(third), "the run goes on");
@@ -303,7 +303,7 @@ fn a_killed_runner_costs_no_try_and_a_killed_daemon_not_even_the_run() {
     assert_eq!(queue.state(&id), "running");
     fs::remove_file(queue.place.work().join("pid")).unwrap();
     assert_eq!(queue.wait(&id)["task"]["state"], "done");
-    assert_eq!(queue.kinds(&id), ["added", "leased", "vanished", "leased", "done"]);
+    assert_eq!(queue.kinds(&id), ["added", "leased", "runner_lost", "leased", "done"]);
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn stopping_gives_back_what_runs_and_draining_waits_for_it() {
     wait_for("a start", || queue.place.work().join("pids").exists().then_some(()));
     queue.ok(&["stop"]);
     assert_eq!((queue.state(&id), queue.task(&id)["task"]["attempts"].clone()), ("queued".into(), json!(0)));
-    assert_eq!(queue.kinds(&id), ["added", "leased", "handed_back"]);
+    assert_eq!(queue.kinds(&id), ["added", "leased", "released"]);
     queue.ok(&["start"]);
     wait_for("another start", || (queue.place.read("pids").lines().count() == 2).then_some(()));
     let other = queue.add(&["--mode", "host"], "true");
@@ -346,7 +346,7 @@ fn residents_do_tasks_of_their_role_on_the_host_and_are_skipped_where_each_has_a
     assert_eq!(queue.status()["execution_environment"], "host");
     assert!(queue.ok(&["process", "start", "worker-1"]).stdout.contains("runs"));
     assert!(queue.ok(&["process", "start", "worker-1"]).stdout.contains("already"));
-    let owner = |id: &str| queue.wait(id)["attempts"][0]["owner"].clone();
+    let owner = |id: &str| queue.wait(id)["runs"][0]["owner"].clone();
     assert_eq!(owner(&queue.add(&[], "true")), "worker-1");
     assert_eq!(
         owner(&queue.add(&["--mode", "native"], "true")),
@@ -382,7 +382,7 @@ fn switching_the_environment_under_load_loses_nothing() {
     let mode_of = |id: &str| {
         let task = queue.wait(id);
         assert_eq!(task["task"]["state"], "done");
-        let run = task["attempts"][0]["run"].as_str().unwrap().to_owned();
+        let run = task["runs"][0]["run"].as_str().unwrap().to_owned();
         queue.ok(&["runs", "show", &run, "--json"]).json()["record"]["mode"].as_str().unwrap().to_owned()
     };
     for id in &after {
@@ -407,7 +407,7 @@ fn roles_have_agents_of_their_own() {
     let queue = Queue { place };
     queue.ok(&["start"]);
     queue.ok(&["task", "add", "do it"]);
-    let run = queue.wait("1")["attempts"][0]["run"].as_str().unwrap().to_owned();
+    let run = queue.wait("1")["runs"][0]["run"].as_str().unwrap().to_owned();
     assert_eq!(queue.ok(&["runs", "show", &run, "--json"]).json()["record"]["cli"], "demo");
     queue.ok(&["task", "add", "--role", "tester", "test it"]);
     let dead = queue.wait("2");
@@ -664,7 +664,7 @@ fn a_real_agent_does_a_task_and_a_limit_of_its_provider_blocks_it() {
     add("say it");
     let done = queue.wait("1");
     assert_eq!(done["task"]["result"]["text"], "the answer of the model", "{done}");
-    assert!(done["attempts"][0]["usage"]["output_tokens"].as_u64().unwrap() > 0, "{done}");
+    assert!(done["runs"][0]["usage"]["output_tokens"].as_u64().unwrap() > 0, "{done}");
     let used = queue.ok(&["usage", "--by", "task", "--json"]).json();
     assert_eq!((&used[0]["task"], used.as_array().unwrap().len()), (&json!("1"), 1), "{used}");
     server.set_script(Script::new(vec![Step::fail(429)]));
@@ -747,7 +747,7 @@ fn a_resident_that_drains_can_be_told_to_hurry() {
     assert!(lives(running), "what runs stays where it is");
     queue.ok(&["process", "stop", "worker-1"]);
     assert!(!lives(running));
-    assert!(queue.kinds(&id).contains(&"handed_back".to_owned()));
+    assert!(queue.kinds(&id).contains(&"released".to_owned()));
 }
 
 #[test]

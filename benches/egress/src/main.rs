@@ -1,7 +1,7 @@
 //! What the broker costs: requests a second and latency through it, beside the same requests without it and through
 //! mitmproxy and the proxy of srt, in turns, in one run.
 //!
-//! Client, server and proxies are processes of their own, as they are in life. This program is all of them but those two.
+//! Client, server and proxies are processes of their own, as they are in lifecycle. This program is all of them but those two.
 #![allow(clippy::disallowed_macros, reason = "a chore may end when nobody reads")]
 
 mod client;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{Listener, Task, Tasks};
+use ringfence_store::{FileWatcher, Task, Tasks};
 use rusqlite::{Connection, params};
 
 use crate::grouped::Grouped;
@@ -76,13 +76,13 @@ pub(crate) trait Queue: Sync {
 
 struct Ours {
     store: Sqlite,
-    bell: Listener,
+    bell: FileWatcher,
 }
 
 impl Ours {
     fn open(state: &Path) -> anyhow::Result<Self> {
         let store = Sqlite::open(state)?;
-        Ok(Self { bell: store.bell().listen()?, store })
+        Ok(Self { bell: store.notifier().listen()?, store })
     }
 }
 

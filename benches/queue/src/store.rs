@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use ringfence_core::ids::RunId;
 use ringfence_core::paths::DirectoryId;
-use ringfence_core::task::{Incident, RetryRule, Role, TaskSpec};
+use ringfence_core::task::{RetryRule, Role, TaskEvent, TaskSpec};
 use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{Change, Claim, Filter, NewTask, Now, Rules, Task, Tasks};
+use ringfence_store::{Change, Claim, Filter, NewTask, Now, Task, TaskPolicy, Tasks};
 
 use crate::{median_and_p99, micros};
 
@@ -26,20 +26,20 @@ pub(crate) fn claim(store: &Sqlite, most: usize) -> anyhow::Result<Vec<Task>> {
     let claim = Claim {
         owner: "bench",
         roles: &Role::ALL,
-        most,
+        max_tasks: most,
         max_concurrency: 0,
         until: NOW.seconds() + 60,
-        fits: &|_| true,
-        name: &name,
+        accepts: &|_| true,
+        new_run_id: &name,
     };
     Ok(store.claim(&claim, NOW)?)
 }
 
 pub(crate) fn done(store: &Sqlite, task: &Task) -> anyhow::Result<()> {
-    let rules = Rules { retry: RetryRule::DEFAULT, webhook: None };
-    let incident = Incident::Succeeded { fence: task.life.fence };
+    let rules = TaskPolicy { retry: RetryRule::DEFAULT, webhook: None };
+    let event = TaskEvent::Succeeded { fence: task.lifecycle.fence };
     store.change(
-        &Change { task: &task.id, incident, rules: &rules, jitter: 0, result: None, workspace: None },
+        &Change { task: &task.id, event, rules: &rules, jitter: 0, result: None, workspace: None },
         NOW,
     )?;
     Ok(())

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Why a text is not a name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{text}` is not a valid {what}: {rule}")]
-pub struct BadName {
+pub struct InvalidId {
     what: &'static str,
     text: String,
     rule: &'static str,
@@ -29,20 +29,20 @@ macro_rules! name_type {
         }
 
         impl FromStr for $type {
-            type Err = BadName;
-            fn from_str(text: &str) -> Result<Self, BadName> {
+            type Err = InvalidId;
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
                 let valid: fn(&str) -> bool = $valid;
                 if valid(text) {
                     Ok(Self(text.to_owned()))
                 } else {
-                    Err(BadName { what: $what, text: text.to_owned(), rule: $rule })
+                    Err(InvalidId { what: $what, text: text.to_owned(), rule: $rule })
                 }
             }
         }
 
         impl TryFrom<String> for $type {
-            type Error = BadName;
-            fn try_from(text: String) -> Result<Self, BadName> {
+            type Error = InvalidId;
+            fn try_from(text: String) -> Result<Self, InvalidId> {
                 text.parse()
             }
         }

@@ -29,7 +29,7 @@ pub struct DirectoryId {
 
 /// Why a path cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum BadPath {
+pub enum InvalidPath {
     /// It depends on where one stands.
     #[error("{0} is not an absolute path")]
     NotAbsolute(PathBuf),
@@ -41,15 +41,15 @@ pub enum BadPath {
     GoesUp(PathBuf),
 }
 
-fn checked(path: &Path) -> Result<PathBuf, BadPath> {
+fn checked(path: &Path) -> Result<PathBuf, InvalidPath> {
     if !path.is_absolute() {
-        return Err(BadPath::NotAbsolute(path.to_owned()));
+        return Err(InvalidPath::NotAbsolute(path.to_owned()));
     }
     if path.to_str().is_none() {
-        return Err(BadPath::NotUtf8(path.to_owned()));
+        return Err(InvalidPath::NotUtf8(path.to_owned()));
     }
     if path.components().any(|part| part == Component::ParentDir) {
-        return Err(BadPath::GoesUp(path.to_owned()));
+        return Err(InvalidPath::GoesUp(path.to_owned()));
     }
     Ok(path.components().collect())
 }
@@ -63,7 +63,7 @@ macro_rules! path_type {
 
         impl $type {
             /// An absolute path without `..`.
-            pub fn new(path: impl AsRef<Path>) -> Result<Self, BadPath> {
+            pub fn new(path: impl AsRef<Path>) -> Result<Self, InvalidPath> {
                 checked(path.as_ref()).map(Self)
             }
 
@@ -74,8 +74,8 @@ macro_rules! path_type {
         }
 
         impl TryFrom<PathBuf> for $type {
-            type Error = BadPath;
-            fn try_from(path: PathBuf) -> Result<Self, BadPath> {
+            type Error = InvalidPath;
+            fn try_from(path: PathBuf) -> Result<Self, InvalidPath> {
                 Self::new(path)
             }
         }
@@ -162,7 +162,7 @@ impl PathMapping {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BadPath, GuestPath, HostPath, PathMapping, PathMappingMode};
+    use super::{GuestPath, HostPath, InvalidPath, PathMapping, PathMappingMode};
 
     fn mapping(mode: PathMappingMode) -> PathMapping {
         PathMapping::new(mode, HostPath::new("/srv/work").unwrap())
@@ -190,8 +190,8 @@ mod tests {
         for outside in ["/etc/passwd", "/workspace2/x", "/"] {
             assert_eq!(mapping.to_host(&GuestPath::new(outside).unwrap()), None);
         }
-        assert_eq!(GuestPath::new("/workspace/../etc"), Err(BadPath::GoesUp("/workspace/../etc".into())));
-        assert_eq!(GuestPath::new("work"), Err(BadPath::NotAbsolute("work".into())));
+        assert_eq!(GuestPath::new("/workspace/../etc"), Err(InvalidPath::GoesUp("/workspace/../etc".into())));
+        assert_eq!(GuestPath::new("work"), Err(InvalidPath::NotAbsolute("work".into())));
     }
 
     proptest! {

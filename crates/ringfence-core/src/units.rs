@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why a text is not a quantity.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum BadUnit {
+pub enum InvalidUnit {
     /// Not a size in bytes.
     #[error("`{0}` is not a size: write a whole number with b, k, m or g, such as `512m` or `2g`")]
     Memory(String),
@@ -38,9 +38,9 @@ impl MemorySize {
     const LARGEST: u64 = 1 << 50;
 
     /// A size that a limit on memory can have.
-    pub fn parse_limit(text: &str) -> Result<Self, BadUnit> {
+    pub fn parse_limit(text: &str) -> Result<Self, InvalidUnit> {
         let size: Self = text.parse()?;
-        if size < Self::SMALLEST { Err(BadUnit::TooSmall(text.to_owned())) } else { Ok(size) }
+        if size < Self::SMALLEST { Err(InvalidUnit::TooSmall(text.to_owned())) } else { Ok(size) }
     }
 
     /// So many bytes.
@@ -57,9 +57,9 @@ impl MemorySize {
 const SCALES: [(char, u64); 4] = [('g', 1 << 30), ('m', 1 << 20), ('k', 1 << 10), ('b', 1)];
 
 impl FromStr for MemorySize {
-    type Err = BadUnit;
-    fn from_str(text: &str) -> Result<Self, BadUnit> {
-        let bad = || BadUnit::Memory(text.to_owned());
+    type Err = InvalidUnit;
+    fn from_str(text: &str) -> Result<Self, InvalidUnit> {
+        let bad = || InvalidUnit::Memory(text.to_owned());
         let lower = text.trim().to_ascii_lowercase();
         let (digits, scale) = SCALES
             .iter()
@@ -96,8 +96,8 @@ enum TextOrNumber {
 }
 
 impl TryFrom<TextOrNumber> for Cpus {
-    type Error = BadUnit;
-    fn try_from(given: TextOrNumber) -> Result<Self, BadUnit> {
+    type Error = InvalidUnit;
+    fn try_from(given: TextOrNumber) -> Result<Self, InvalidUnit> {
         match given {
             TextOrNumber::Text(text) => text.parse(),
             TextOrNumber::Number(number) => number.to_string().parse(),
@@ -113,9 +113,9 @@ impl Cpus {
 }
 
 impl FromStr for Cpus {
-    type Err = BadUnit;
-    fn from_str(text: &str) -> Result<Self, BadUnit> {
-        let bad = || BadUnit::Cpus(text.to_owned());
+    type Err = InvalidUnit;
+    fn from_str(text: &str) -> Result<Self, InvalidUnit> {
+        let bad = || InvalidUnit::Cpus(text.to_owned());
         let plain = text.trim();
         if !plain.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
             return Err(bad());
@@ -164,9 +164,9 @@ impl Seconds {
 }
 
 impl FromStr for Seconds {
-    type Err = BadUnit;
-    fn from_str(text: &str) -> Result<Self, BadUnit> {
-        let bad = || BadUnit::Time(text.to_owned());
+    type Err = InvalidUnit;
+    fn from_str(text: &str) -> Result<Self, InvalidUnit> {
+        let bad = || InvalidUnit::Time(text.to_owned());
         let plain = text.trim();
         let (digits, scale) = [('h', 3600), ('m', 60), ('s', 1)]
             .into_iter()
@@ -191,8 +191,8 @@ impl fmt::Display for Seconds {
 }
 
 impl TryFrom<String> for MemorySize {
-    type Error = BadUnit;
-    fn try_from(text: String) -> Result<Self, BadUnit> {
+    type Error = InvalidUnit;
+    fn try_from(text: String) -> Result<Self, InvalidUnit> {
         text.parse()
     }
 }
@@ -210,9 +210,9 @@ impl From<Cpus> for String {
 }
 
 impl TryFrom<u64> for Seconds {
-    type Error = BadUnit;
-    fn try_from(count: u64) -> Result<Self, BadUnit> {
-        Self::new(count).ok_or_else(|| BadUnit::Time(count.to_string()))
+    type Error = InvalidUnit;
+    fn try_from(count: u64) -> Result<Self, InvalidUnit> {
+        Self::new(count).ok_or_else(|| InvalidUnit::Time(count.to_string()))
     }
 }
 

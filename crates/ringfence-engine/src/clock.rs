@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use ringfence_core::ids::{BadName, RunId};
+use ringfence_core::ids::{InvalidId, RunId};
 use ringfence_store::Now;
 
 /// The clock that the queue goes by.
@@ -41,7 +41,7 @@ pub(crate) fn now_text() -> String {
 }
 
 /// A name that sorts by time and that people can read: date, time, milliseconds and four letters against accidents.
-pub(crate) fn new_run_id() -> Result<RunId, BadName> {
+pub(crate) fn new_run_id() -> Result<RunId, InvalidId> {
     let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S-%3f").to_string();
     // Every hasher of the standard library starts from fresh random keys.
     let mut random = RandomState::new().build_hasher().finish();

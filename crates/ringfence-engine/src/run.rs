@@ -11,9 +11,9 @@ use ringfence_core::backend::{Backend, Door, ExitStatus, LaunchError, Sandbox, S
 use ringfence_core::capability::Promise;
 use ringfence_core::event::{Event, RunResult, RunStatus, Stream, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
-use ringfence_core::ids::{BadName, RunId, SessionId};
+use ringfence_core::ids::{InvalidId, RunId, SessionId};
 use ringfence_core::mode::Mode;
-use ringfence_core::paths::{BadPath, DirectoryId, GUEST_HOME, HostPath, PathMapping};
+use ringfence_core::paths::{DirectoryId, GUEST_HOME, HostPath, InvalidPath, PathMapping};
 use ringfence_core::plan::{GuestFile, Plan, Refusal, Request, Stdin, resolve};
 use ringfence_core::policy::{
     BadHostRule, Credentials, GitAccess, NetworkMode, Policy, Reach, WorkspaceAccess,
@@ -186,7 +186,7 @@ pub enum RunError {
     Host(#[from] BadHostRule),
     /// The state directory cannot hold a layer.
     #[error("there is no place for the layer")]
-    Layer(#[from] BadPath),
+    Layer(#[from] InvalidPath),
     /// There is no directory for the files that come back.
     #[error("there is no place for attachments")]
     Attachments(#[source] io::Error),
@@ -195,7 +195,7 @@ pub enum RunError {
     Workspace(#[from] DirectoryError),
     /// The clock makes no name.
     #[error("the run has no name")]
-    Name(#[from] BadName),
+    Name(#[from] InvalidId),
 }
 
 impl RunError {

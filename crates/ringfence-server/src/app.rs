@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::ExecutionEnvironment;
-use ringfence_store::Happened;
+use ringfence_store::NewEvent;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
@@ -199,7 +199,7 @@ impl App {
                 let data = json!({
                     "who": who.to_string(), "what": what, "subject": subject, "before": before, "after": after,
                 });
-                let happened = Happened { kind: "audit".to_owned(), task: None, run: None, data };
+                let happened = NewEvent { kind: "audit".to_owned(), task: None, run: None, data };
                 if let Err(why) = house.note(&happened) {
                     tracing::warn!(%why, what, subject, "a change could not be noted");
                 }

@@ -11,10 +11,12 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::{ExecutionEnvironment, Mode};
-use ringfence_core::task::{StateName, TaskSpec};
+use ringfence_core::task::{TaskSpec, TaskStatus};
 use ringfence_egress::Entry as AuditEntry;
 use ringfence_egress::processes::Role;
-use ringfence_store::{Added, Attempt, Counts, DeadLetter, Entry, Filter, ProcessRow, ProcessStatus, Task};
+use ringfence_store::{
+    Added, Counts, DeadLetter, Filter, ProcessRow, ProcessStatus, StoredEvent, Task, TaskRun,
+};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -470,15 +472,15 @@ impl Desk for Remote {
 
     fn counts(&self) -> Answer<Counts> {
         // Every task is some agent's, and who may see tasks may see agents.
-        let mut counts: Counts = StateName::ALL.into_iter().map(|state| (state, 0)).collect();
+        let mut counts: Counts = TaskStatus::ALL.into_iter().map(|state| (state, 0)).collect();
         for agent in self.agents()? {
             agent.row.tasks.into_iter().for_each(|(state, count)| *counts.entry(state).or_default() += count);
         }
         Ok(counts)
     }
 
-    fn attempts(&self, id: &TaskId) -> Answer<Vec<Attempt>> {
-        self.get(&format!("/tasks/{id}"), "attempts")
+    fn runs_of_task(&self, id: &TaskId) -> Answer<Vec<TaskRun>> {
+        self.get(&format!("/tasks/{id}"), "runs")
     }
 
     fn cancel(&self, id: &TaskId) -> Answer<Task> {
@@ -493,7 +495,7 @@ impl Desk for Remote {
         self.text(Method::DELETE, &format!("/tasks/{id}"), None).map(|_| ())
     }
 
-    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters> {
+    fn dead_letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters> {
         let mut webhooks = Vec::new();
         let tasks = self.pages(limit, before.map(ToString::to_string), |before, limit| {
             let page: Letters = self.get(&format!("/dead-letter?limit={limit}{before}"), "")?;
@@ -504,7 +506,7 @@ impl Desk for Remote {
         Ok(Letters { tasks, webhooks })
     }
 
-    fn letter(&self, id: &TaskId) -> Answer<DeadLetter> {
+    fn dead_letter(&self, id: &TaskId) -> Answer<DeadLetter> {
         self.get(&format!("/dead-letter/{id}"), "letter")
     }
 
@@ -512,7 +514,7 @@ impl Desk for Remote {
         self.text(Method::DELETE, &format!("/dead-letter/{id}"), None).map(|_| ())
     }
 
-    fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<Entry>> {
+    fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<StoredEvent>> {
         // A moment is a moment: rounded up, so that nobody asks without a pause.
         let wait = if wait.is_zero() { 0 } else { (wait.as_secs() + 1).min(LONGEST_WAIT) };
         self.get(&format!("/events?after={after}&limit={}&wait={wait}", limit.clamp(1, MOST)), "events")

@@ -58,7 +58,7 @@ impl App {
     /// Forgets a task that has ended.
     pub(crate) async fn delete_task(&self, who: Who, id: TaskId) -> Result<TaskId, Problem> {
         self.change(who, "task.delete", move |house| {
-            let before = house.task(&id)?.life.state.name();
+            let before = house.task(&id)?.lifecycle.state.name();
             house.forget(&id)?;
             let noted = Noted::new(&id, json!(before), Value::Null);
             Ok((id, vec![noted]))
@@ -69,7 +69,7 @@ impl App {
     /// Puts the task of a dead letter into the queue again.
     pub(crate) async fn retry_letter(&self, who: Who, id: TaskId) -> Result<Task, Problem> {
         self.change(who, "dead-letter.retry", move |house| {
-            house.letter(&id)?;
+            house.dead_letter(&id)?;
             with_task(house, &id, |house| house.retry(&id))
         })
         .await
@@ -175,9 +175,9 @@ fn with_task(
     id: &TaskId,
     act: impl FnOnce(&dyn House) -> Answer<Task>,
 ) -> Answer<(Task, Vec<Noted>)> {
-    let before = house.task(id)?.life.state.name();
+    let before = house.task(id)?.lifecycle.state.name();
     let task = act(house)?;
-    let noted = Noted::new(id, json!(before), json!(task.life.state.name()));
+    let noted = Noted::new(id, json!(before), json!(task.lifecycle.state.name()));
     Ok((task, vec![noted]))
 }
 

@@ -15,7 +15,8 @@ use ringfence_core::task::TaskSpec;
 use ringfence_egress::Entry as AuditEntry;
 use ringfence_store::runs::LogLine;
 use ringfence_store::{
-    Added, AgentRow, Attempt, Counts, DeadLetter, Delivery, Entry, Filter, Happened, ProcessRow, Span, Task,
+    Added, AgentRow, Counts, DeadLetter, Delivery, Filter, NewEvent, ProcessRow, Span, StoredEvent, Task,
+    TaskRun,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -65,10 +66,10 @@ impl From<ringfence_store::StoreError> for Refusal {
     fn from(error: ringfence_store::StoreError) -> Self {
         use ringfence_store::StoreError as E;
         let kind = match &error {
-            E::NoTask(_) | E::NoLetter(_) => RefusalKind::NotFound,
+            E::NoTask(_) | E::NoDeadLetter(_) => RefusalKind::NotFound,
             E::Spec(_) => RefusalKind::Invalid,
-            E::NoSuchBefore(_)
-            | E::NeverDone { .. }
+            E::NoSuchDependency(_)
+            | E::DependencyEnded { .. }
             | E::KeyTaken { .. }
             | E::Step { .. }
             | E::Awaited(_) => RefusalKind::Conflict,
@@ -430,7 +431,7 @@ pub trait Desk: Send + Sync {
     /// How many there are of each state.
     fn counts(&self) -> Answer<Counts>;
     /// What was tried.
-    fn attempts(&self, id: &TaskId) -> Answer<Vec<Attempt>>;
+    fn runs_of_task(&self, id: &TaskId) -> Answer<Vec<TaskRun>>;
     /// Takes a task out of the queue and ends its run.
     fn cancel(&self, id: &TaskId) -> Answer<Task>;
     /// Puts a task into the queue again.
@@ -439,14 +440,14 @@ pub trait Desk: Send + Sync {
     fn forget(&self, id: &TaskId) -> Answer<()>;
 
     /// The dead letters of tasks that were added before one, the newest first, and the webhooks that were given up.
-    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters>;
+    fn dead_letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters>;
     /// That of a task.
-    fn letter(&self, id: &TaskId) -> Answer<DeadLetter>;
+    fn dead_letter(&self, id: &TaskId) -> Answer<DeadLetter>;
     /// Throws it away.
     fn discard(&self, id: &TaskId) -> Answer<()>;
 
     /// Events after an id, the oldest first; if there are none yet, waits for one as long as this.
-    fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<Entry>>;
+    fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<StoredEvent>>;
     /// The last id.
     fn last_event(&self) -> Answer<u64>;
 
@@ -488,7 +489,7 @@ pub trait House: Desk {
     /// Where tasks run now.
     fn environment(&self) -> Answer<ExecutionEnvironment>;
     /// Adds an event.
-    fn note(&self, happened: &Happened) -> Answer<()>;
+    fn note(&self, happened: &NewEvent) -> Answer<()>;
     /// Where the log of a run is.
     fn log_file(&self, run: &RunId) -> PathBuf;
     /// Whether nothing more will be written to it.

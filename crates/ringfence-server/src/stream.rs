@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ringfence_core::ids::RunId;
-use ringfence_store::Entry;
+use ringfence_store::StoredEvent;
 use tokio::sync::watch;
 
 use crate::app::App;
@@ -57,7 +57,7 @@ impl EventFollower {
     }
 
     /// The next events; none if there will be none any more.
-    pub(crate) async fn next(&mut self) -> Option<Vec<Entry>> {
+    pub(crate) async fn next(&mut self) -> Option<Vec<StoredEvent>> {
         loop {
             // Before looking, so that what comes meanwhile is noticed.
             self.last.borrow_and_update();

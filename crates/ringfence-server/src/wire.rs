@@ -64,7 +64,7 @@ impl From<failure::Failure> for Failure {
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum StateName {
+pub(crate) enum TaskStatus {
     Queued,
     Running,
     Blocked,
@@ -74,16 +74,16 @@ pub(crate) enum StateName {
     Cancelled,
 }
 
-impl From<task::StateName> for StateName {
-    fn from(name: task::StateName) -> Self {
+impl From<task::TaskStatus> for TaskStatus {
+    fn from(name: task::TaskStatus) -> Self {
         match name {
-            task::StateName::Queued => Self::Queued,
-            task::StateName::Running => Self::Running,
-            task::StateName::Blocked => Self::Blocked,
-            task::StateName::Done => Self::Done,
-            task::StateName::Failed => Self::Failed,
-            task::StateName::Dead => Self::Dead,
-            task::StateName::Cancelled => Self::Cancelled,
+            task::TaskStatus::Queued => Self::Queued,
+            task::TaskStatus::Running => Self::Running,
+            task::TaskStatus::Blocked => Self::Blocked,
+            task::TaskStatus::Done => Self::Done,
+            task::TaskStatus::Failed => Self::Failed,
+            task::TaskStatus::Dead => Self::Dead,
+            task::TaskStatus::Cancelled => Self::Cancelled,
         }
     }
 }
@@ -257,7 +257,7 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) workspace: Option<DirectoryId>,
     /// Where it stands.
-    pub(crate) state: StateName,
+    pub(crate) state: TaskStatus,
     /// While it runs: the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) run: Option<String>,
@@ -272,8 +272,8 @@ pub(crate) struct Task {
     pub(crate) until: Option<u64>,
     /// How often it was tried since somebody last asked for it.
     pub(crate) attempts: u32,
-    /// How often its runner vanished in that time.
-    pub(crate) vanished: u32,
+    /// Number of lost runners in that time.
+    pub(crate) runner_losses: u32,
     /// How often somebody asked for it again.
     pub(crate) retries: u32,
     /// How often a provider's limit stopped it.
@@ -313,10 +313,10 @@ impl From<ringfence_core::paths::DirectoryId> for DirectoryId {
 
 impl From<ringfence_store::Task> for Task {
     fn from(kept: ringfence_store::Task) -> Self {
-        let life = kept.life;
-        let state = life.state.name().into();
+        let lifecycle = kept.lifecycle;
+        let state = lifecycle.state.name().into();
         let (mut run, mut lease, mut not_before, mut blocked) = (None, None, None, None);
-        match life.state {
+        match lifecycle.state {
             task::State::Queued { not_before: time } => not_before = Some(time),
             task::State::Running { run: which, lease_until } => {
                 run = Some(which.to_string());
@@ -335,13 +335,13 @@ impl From<ringfence_store::Task> for Task {
             lease_until: lease,
             not_before,
             until: blocked,
-            attempts: life.attempts,
-            vanished: life.vanished,
-            retries: life.retries,
-            blocks: life.blocks,
-            blocked_seconds: life.blocked_seconds,
-            fence: life.fence,
-            failures: life.failures.into_iter().map(Into::into).collect(),
+            attempts: lifecycle.attempts,
+            runner_losses: lifecycle.runner_losses,
+            retries: lifecycle.retries,
+            blocks: lifecycle.blocks,
+            blocked_seconds: lifecycle.blocked_seconds,
+            fence: lifecycle.fence,
+            failures: lifecycle.failures.into_iter().map(Into::into).collect(),
             waits_for: kept.waits_for.iter().map(ToString::to_string).collect(),
             created_ms: kept.created_ms,
             changed_ms: kept.changed_ms,
@@ -514,7 +514,7 @@ impl From<event::Attachment> for Attachment {
 
 /// One attempt at a task.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Attempt {
+pub(crate) struct TaskRun {
     /// The run.
     pub(crate) run: String,
     /// Of which task.
@@ -528,7 +528,7 @@ pub(crate) struct Attempt {
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ended_ms: Option<u64>,
-    /// How it ended; left out while it runs, and for one that vanished or was handed back.
+    /// How it ended; left out while it runs, and if its runner was lost, and if the task was released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<RunStatus>,
     /// Why it failed.
@@ -538,8 +538,8 @@ pub(crate) struct Attempt {
     pub(crate) usage: Usage,
 }
 
-impl From<ringfence_store::Attempt> for Attempt {
-    fn from(attempt: ringfence_store::Attempt) -> Self {
+impl From<ringfence_store::TaskRun> for TaskRun {
+    fn from(attempt: ringfence_store::TaskRun) -> Self {
         Self {
             run: attempt.run.to_string(),
             task: attempt.task.to_string(),
@@ -564,7 +564,7 @@ pub(crate) struct DeadLetter {
     /// Why, in the end.
     pub(crate) failure: Failure,
     /// What was tried.
-    pub(crate) attempts: Vec<Attempt>,
+    pub(crate) runs: Vec<TaskRun>,
 }
 
 impl From<ringfence_store::DeadLetter> for DeadLetter {
@@ -573,7 +573,7 @@ impl From<ringfence_store::DeadLetter> for DeadLetter {
             task: letter.task.into(),
             at_ms: letter.at_ms,
             failure: letter.failure.into(),
-            attempts: letter.attempts.into_iter().map(Into::into).collect(),
+            runs: letter.runs.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -635,9 +635,9 @@ pub(crate) struct Event {
     pub(crate) data: Value,
 }
 
-impl From<ringfence_store::Entry> for Event {
-    fn from(entry: ringfence_store::Entry) -> Self {
-        let ringfence_store::Happened { kind, task, run, data } = entry.happened;
+impl From<ringfence_store::StoredEvent> for Event {
+    fn from(entry: ringfence_store::StoredEvent) -> Self {
+        let ringfence_store::NewEvent { kind, task, run, data } = entry.event;
         Self { id: entry.id, at_ms: entry.at_ms, kind, task, run, data }
     }
 }

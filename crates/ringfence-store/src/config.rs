@@ -1,14 +1,14 @@
-//! Settings that are changed while everything runs. They stand above files and below the environment.
+//! Settings of the running system. They take precedence over files, and the environment over them.
 
 use serde_json::Value;
 
 use crate::error::StoreError;
 use crate::tasks::Now;
 
-/// The settings of the running system.
+/// Stores the settings of the running system.
 pub trait SystemConfig {
-    /// All of them, by key.
+    /// Returns all settings, by key.
     fn system_config(&self) -> Result<Vec<(String, Value)>, StoreError>;
-    /// Sets some, or takes them away: all or none.
+    /// Sets values, or removes them with `None`, in one transaction.
     fn set_system_config(&self, changes: &[(String, Option<Value>)], now: Now) -> Result<(), StoreError>;
 }

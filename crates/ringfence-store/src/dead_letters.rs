@@ -1,6 +1,6 @@
-//! Dead letters: tasks that ended without being done.
+//! Dead letters: tasks that ended without success.
 //!
-//! The row is what counts. The file `queue/dead-letter/<task>.json` is written from it, and again if it is not there.
+//! The row in the store is authoritative. The file `queue/dead-letter/<task>.json` is a copy, and is written again if it is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,33 +11,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::atomic::{self, WriteError};
 use crate::error::StoreError;
-use crate::tasks::{Attempt, Task};
+use crate::tasks::{Task, TaskRun};
 
-/// A task that ended without being done, with all that is known of it.
+/// A task that ended without success.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeadLetter {
     /// The task.
     pub task: Task,
-    /// When it died, in milliseconds since the epoch.
+    /// Time of the dead letter, in milliseconds since the epoch.
     pub at_ms: u64,
-    /// Why, in the end.
+    /// The last failure.
     pub failure: Failure,
-    /// What was tried.
-    pub attempts: Vec<Attempt>,
+    /// Runs of the task, oldest first.
+    pub runs: Vec<TaskRun>,
 }
 
 impl DeadLetter {
-    /// Where the letters of an installation are.
+    /// Returns the directory of dead-letter files.
     pub fn directory(state: &Path) -> PathBuf {
         state.join("queue").join("dead-letter")
     }
 
-    /// Where the letter of a task is.
+    /// Returns the dead-letter file of a task.
     pub fn file(state: &Path, task: &TaskId) -> PathBuf {
         Self::directory(state).join(format!("{task}.json"))
     }
 
-    /// Writes it where people look for it.
+    /// Writes the dead-letter file.
     pub fn write(&self, state: &Path) -> Result<(), WriteError> {
         let file = Self::file(state, &self.task.id);
         let directory = Self::directory(state);
@@ -46,18 +46,18 @@ impl DeadLetter {
         atomic::write(&file, &text)
     }
 
-    /// Takes it away. One that is not there is as good.
+    /// Removes the dead-letter file of a task, if it exists.
     pub fn remove(state: &Path, task: &TaskId) {
         let _ = fs::remove_file(Self::file(state, task));
     }
 }
 
-/// The dead letters.
+/// Stores dead letters.
 pub trait DeadLetters {
-    /// Those of tasks that were added before one, the newest first.
-    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Result<Vec<DeadLetter>, StoreError>;
-    /// That of a task.
-    fn letter(&self, task: &TaskId) -> Result<DeadLetter, StoreError>;
-    /// Throws it away. The task stays dead.
+    /// Returns the dead letters of tasks added before `before`, newest first.
+    fn dead_letters(&self, before: Option<&TaskId>, limit: usize) -> Result<Vec<DeadLetter>, StoreError>;
+    /// Returns the dead letter of a task.
+    fn dead_letter(&self, task: &TaskId) -> Result<DeadLetter, StoreError>;
+    /// Deletes a dead letter. The task stays dead.
     fn discard(&self, task: &TaskId) -> Result<(), StoreError>;
 }

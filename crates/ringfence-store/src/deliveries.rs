@@ -1,35 +1,35 @@
-//! Deliveries: who is still to be told of an end. Written together with the end itself, so none is forgotten.
+//! Webhook deliveries. A delivery is written in the same transaction as the end of its task.
 
 use ringfence_core::ids::TaskId;
-use ringfence_core::task::Time;
+use ringfence_core::task::UnixSeconds;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 use crate::tasks::Now;
 
-/// Something that somebody is to be told.
+/// A webhook delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// Its number: the same for every try, so that whoever is told twice notices.
+    /// Id. All attempts at a delivery have the same one, so that receivers can drop duplicates.
     pub id: u64,
-    /// Of which task.
+    /// The task that ended.
     pub task: TaskId,
-    /// At which address.
+    /// URL of the webhook.
     pub url: String,
-    /// What.
+    /// Request body, as JSON.
     pub body: String,
-    /// How far it has come.
+    /// State of the delivery.
     pub state: DeliveryState,
-    /// How often it was tried.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// When it is to be tried next.
-    pub due: Time,
-    /// What went wrong last.
+    /// Time of the next attempt.
+    pub due: UnixSeconds,
+    /// Error of the last attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// How far a delivery has come.
+/// State of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say it")]
@@ -40,7 +40,7 @@ pub enum DeliveryState {
 }
 
 impl DeliveryState {
-    /// As it is written.
+    /// Returns the stored name.
     pub fn as_str(self) -> &'static str {
         match self {
             DeliveryState::Waiting => "waiting",
@@ -49,26 +49,26 @@ impl DeliveryState {
         }
     }
 
-    /// The state of this name; one that nobody knows is still waited for.
+    /// Parses a stored name; an unknown one counts as `Waiting`.
     pub fn parse(text: &str) -> Self {
         let known = [Self::Delivered, Self::Dead];
         known.into_iter().find(|state| state.as_str() == text).unwrap_or(Self::Waiting)
     }
 }
 
-/// The deliveries.
+/// Stores webhook deliveries.
 pub trait Deliveries {
-    /// Those that are to be tried first, if any wait.
+    /// Returns waiting deliveries, the earliest due first.
     fn next_deliveries(&self, limit: usize) -> Result<Vec<Delivery>, StoreError>;
-    /// How a try went: delivered, or to be tried again then, or given up.
-    fn tried(
+    /// Records the outcome of an attempt. With `Waiting`, the delivery is tried again at `due`.
+    fn record_attempt(
         &self,
         id: u64,
         state: DeliveryState,
-        due: Time,
+        due: UnixSeconds,
         error: Option<&str>,
         now: Now,
     ) -> Result<(), StoreError>;
-    /// Those of a state, the newest first.
+    /// Returns the deliveries in a state, newest first.
     fn deliveries(&self, state: DeliveryState) -> Result<Vec<Delivery>, StoreError>;
 }

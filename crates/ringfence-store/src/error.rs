@@ -1,53 +1,55 @@
-//! Why the store did not do what it was asked. Nothing was changed then.
+//! Errors of the store. After an error, nothing was changed.
 
 use std::path::PathBuf;
 
 use ringfence_core::ids::TaskId;
-use ringfence_core::task::{BadSpec, StateName, StepError};
+use ringfence_core::task::{InvalidTaskSpec, StepError, TaskStatus};
 
-/// Why nothing was changed.
+/// Error of a store operation.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// Nobody knows the task.
+    /// The task does not exist.
     #[error("there is no task `{0}`")]
     NoTask(String),
-    /// What it waits for is not there.
-    #[error("the task waits for `{0}`, which is not there")]
-    NoSuchBefore(TaskId),
-    /// What it waits for will never be done.
-    #[error("the task waits for {task}, which is {state}")]
-    NeverDone {
-        /// Which.
+    /// A dependency does not exist.
+    #[error("the task depends on `{0}`, which does not exist")]
+    NoSuchDependency(TaskId),
+    /// A dependency ended without success.
+    #[error("the task depends on {task}, which is {state}")]
+    DependencyEnded {
+        /// The dependency.
         task: TaskId,
-        /// How it ended.
-        state: StateName,
+        /// Its state.
+        state: TaskStatus,
     },
-    /// The task cannot be accepted.
+    /// The task is invalid.
     #[error(transparent)]
-    Spec(#[from] BadSpec),
-    /// The key stands for another task.
+    Spec(#[from] InvalidTaskSpec),
+    /// The idempotency key belongs to a different task.
     #[error("the key `{key}` belongs to task {task}, which asks for something else")]
     KeyTaken {
-        /// The key.
+        /// Idempotency key.
         key: String,
-        /// Its task.
+        /// Task with this key.
         task: TaskId,
     },
-    /// That cannot happen to the task now.
+    /// The event is not valid in the state of the task.
     #[error("task {task}: {error}")]
     Step {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// Why.
+        /// Cause.
         error: StepError,
     },
-    /// It cannot be forgotten yet.
-    #[error("task {0} cannot be deleted: it has not ended, or somebody still waits for it")]
+    /// The task cannot be deleted yet.
+    #[error(
+        "task {0} cannot be deleted: it has not ended, another task depends on it, or its webhook was not delivered yet"
+    )]
     Awaited(TaskId),
-    /// There is no such letter.
+    /// The dead letter does not exist.
     #[error("there is no dead letter of `{0}`")]
-    NoLetter(String),
-    /// There is no place.
+    NoDeadLetter(String),
+    /// The file or its directory cannot be used.
     #[error("{path} cannot be used: {why}")]
     Place {
         /// Where.
@@ -55,43 +57,43 @@ pub enum StoreError {
         /// Why.
         why: String,
     },
-    /// Somebody else writes, and does not stop.
-    #[error("the store is in use by somebody else for too long")]
+    /// Another process held the write lock for too long.
+    #[error("timed out waiting for another process to finish writing to the store")]
     Busy,
-    /// There is no space.
+    /// The disk is full.
     #[error("the disk of the store is full; nothing was changed")]
     Full,
-    /// It was made by a later version.
+    /// The schema is newer than this version of Ringfence.
     #[error("the store {path} is of version {found}, and this ringfence knows versions up to {known}")]
     Newer {
         /// Where.
         path: PathBuf,
         /// Its version.
         found: u32,
-        /// The newest that is known.
+        /// The newest supported version.
         known: u32,
     },
-    /// It is not what it was.
+    /// The database is corrupt.
     #[error("the store {path} is damaged: {why}")]
     Damaged {
         /// Where.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         why: String,
     },
-    /// Anything else that the database says.
+    /// Any other error of the database.
     #[error("the store cannot be used: {0}")]
     Other(String),
 }
 
 impl StoreError {
-    /// What to do about it.
+    /// Returns what the user can do about it.
     pub fn remedy(&self) -> Option<&'static str> {
         Some(match self {
             StoreError::NoTask(_) => "`ringfence task list` shows all",
-            StoreError::NoLetter(_) => "`ringfence dead-letter list` shows all",
-            StoreError::NoSuchBefore(_) => "add the tasks in their order",
-            StoreError::NeverDone { .. } => "retry that task first",
+            StoreError::NoDeadLetter(_) => "`ringfence dead-letter list` shows all",
+            StoreError::NoSuchDependency(_) => "add the tasks in their order",
+            StoreError::DependencyEnded { .. } => "retry that task first",
             StoreError::Awaited(_) => "cancel it first; one whose webhook is still to be delivered can wait",
             StoreError::Full => "free some space on the disk of the state directory",
             StoreError::Newer { .. } => "use the newer ringfence that made it, or another RINGFENCE_HOME",
@@ -108,7 +110,7 @@ impl StoreError {
         })
     }
 
-    /// Whether it may be over in a while.
+    /// Returns whether a later attempt may succeed.
     pub fn is_passing(&self) -> bool {
         matches!(self, StoreError::Busy | StoreError::Full | StoreError::Other(_))
     }

@@ -1,4 +1,4 @@
-//! Events: what happened to tasks, processes and settings, in order, never changed afterwards.
+//! Events: an append-only log of changes to tasks, processes and settings.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,40 +6,40 @@ use serde_json::Value;
 use crate::error::StoreError;
 use crate::tasks::Now;
 
-/// What happened.
+/// An event before it has an id.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Happened {
-    /// Such as `task.added`.
+pub struct NewEvent {
+    /// Kind, such as `task.added`.
     pub kind: String,
-    /// To which task.
+    /// Id of the task, if the event is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// In which run.
+    /// Id of the run, if the event is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// More of it.
+    /// Further fields, by kind.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub data: Value,
 }
 
-/// An event as it is kept.
+/// An event of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Grows by at least one with each.
+pub struct StoredEvent {
+    /// Id; later events have larger ids.
     pub id: u64,
-    /// Milliseconds since the epoch.
+    /// Time, in milliseconds since the epoch.
     pub at_ms: u64,
-    /// What happened.
+    /// The event itself.
     #[serde(flatten)]
-    pub happened: Happened,
+    pub event: NewEvent,
 }
 
 /// The log of events.
 pub trait Events {
-    /// Adds one.
-    fn note(&self, happened: &Happened, now: Now) -> Result<(), StoreError>;
-    /// Those after an id, the oldest first.
-    fn events_after(&self, id: u64, limit: usize) -> Result<Vec<Entry>, StoreError>;
-    /// The last id; 0 if there is none.
+    /// Appends an event.
+    fn note(&self, event: &NewEvent, now: Now) -> Result<(), StoreError>;
+    /// Returns the events after an id, oldest first.
+    fn events_after(&self, id: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
+    /// Returns the id of the newest event; 0 if there is none.
     fn last_event(&self) -> Result<u64, StoreError>;
 }

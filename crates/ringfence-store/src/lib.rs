@@ -1,34 +1,34 @@
-//! Durable state: what must be there after a crash.
+//! Durable state, which survives crashes.
 //!
-//! One module a noun, one trait a noun; [`sqlite`] keeps them all in one file. What must not be here: decisions. What
-//! becomes of a task is said by the step function in core; the store keeps what it is given and gives it back.
+//! Each noun has a module and a trait; [`sqlite`] implements all of them in one file. The store makes no decisions: the step
+//! function in core computes the next state of a task.
 
 mod active;
 pub mod atomic;
-mod bell;
 mod config;
 mod dead_letters;
 mod deliveries;
 mod error;
 mod events;
+mod notify;
 mod processes;
 pub mod runs;
 pub mod sqlite;
 mod tasks;
 
 pub use active::{ActiveRun, LostRun};
-pub use bell::{Bell, Listener};
 pub use config::SystemConfig;
 pub use dead_letters::{DeadLetter, DeadLetters};
 pub use deliveries::{Deliveries, Delivery, DeliveryState};
 pub use error::StoreError;
-pub use events::{Entry, Events, Happened};
+pub use events::{Events, NewEvent, StoredEvent};
+pub use notify::{ChangeNotifier, FileWatcher};
 pub use processes::{ProcessRow, ProcessStatus, Processes};
 pub use tasks::{
-    Added, AgentRow, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Span, Task,
-    Tasks,
+    Added, AgentRow, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Span, Task, TaskPolicy,
+    TaskRun, Tasks,
 };
 
-/// All that is kept of a queue.
+/// The store of a queue.
 pub trait Store: Tasks + Events + DeadLetters + Deliveries + Processes + SystemConfig + Send + Sync {}
 impl<T: Tasks + Events + DeadLetters + Deliveries + Processes + SystemConfig + Send + Sync> Store for T {}

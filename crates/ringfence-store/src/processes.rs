@@ -1,57 +1,57 @@
-//! Processes of an installation: the dispatcher and its kin, as the process manager sees them.
+//! Processes of an installation (dispatcher, workers), as the process manager sees them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 use crate::tasks::Now;
 
-/// How a process is.
+/// Status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessStatus {
-    /// It was never started.
+    /// Never started.
     Idle,
-    /// It runs.
+    /// Running.
     Running,
-    /// It ended by itself, well.
+    /// Exited with code 0.
     Completed,
-    /// It ended by itself, badly.
+    /// Exited with another code, or by a signal.
     Failed,
-    /// It was stopped.
+    /// Stopped on request.
     Stopped,
 }
 
-/// What is known of a process.
+/// State of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessRow {
-    /// Such as `worker-1`.
+    /// Name, such as `worker-1`.
     pub name: String,
-    /// Whether it is meant to run.
+    /// Desired state: whether the process is to run.
     pub wanted: bool,
-    /// How it is.
+    /// Actual state.
     pub status: ProcessStatus,
-    /// Its number, while it runs.
+    /// Process id while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// When it was started, in milliseconds since the epoch.
+    /// Start time, in milliseconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_ms: Option<u64>,
-    /// When it ended.
+    /// End time, in milliseconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_ms: Option<u64>,
-    /// How it ended.
+    /// Exit code, if it exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// By which signal.
+    /// Signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// What a person should know.
+    /// Message for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
 impl ProcessRow {
-    /// One that was never started.
+    /// Returns the state of a process that was never started.
     pub fn idle(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -67,12 +67,12 @@ impl ProcessRow {
     }
 }
 
-/// The processes.
+/// Stores the processes of an installation.
 pub trait Processes {
-    /// All that were ever started.
+    /// Returns all processes that were ever started.
     fn processes(&self) -> Result<Vec<ProcessRow>, StoreError>;
-    /// Whether one is meant to run. Nothing else says so.
+    /// Sets the desired state of a process.
     fn want_process(&self, name: &str, wanted: bool, now: Now) -> Result<(), StoreError>;
-    /// Keeps what else is known of one.
+    /// Stores the state of a process, except for its desired state.
     fn put_process(&self, row: &ProcessRow, now: Now) -> Result<(), StoreError>;
 }

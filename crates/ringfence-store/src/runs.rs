@@ -93,7 +93,7 @@ pub enum Progress {
     Running,
     /// It ended.
     Ended(Box<RunResult>),
-    /// It vanished without a result.
+    /// Its process ended without a result.
     Lost,
 }
 

@@ -1,4 +1,4 @@
-//! Tasks: the queue itself.
+//! Tasks and their queue.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use ringfence_core::event::{RunResult, RunStatus, Usage};
 use ringfence_core::failure::FailureClass;
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::paths::DirectoryId;
-use ringfence_core::task::{Incident, Life, RetryRule, Role, StateName, TaskSpec, Time};
+use ringfence_core::task::{Lifecycle, RetryRule, Role, TaskEvent, TaskSpec, TaskStatus, UnixSeconds};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 
-/// The time, as whoever calls knows it.
+/// Current time, passed in by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now {
     /// Milliseconds since the epoch.
@@ -20,189 +20,188 @@ pub struct Now {
 
 impl Now {
     /// Seconds since the epoch.
-    pub fn seconds(self) -> Time {
+    pub fn seconds(self) -> UnixSeconds {
         self.ms / 1000
     }
 }
 
-/// A task as it is added.
+/// A task to be added.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTask {
-    /// What it asks for.
+    /// Specification of the task.
     pub spec: TaskSpec,
-    /// Tasks of the same lane are done one after another.
+    /// Lane. Tasks of the same lane run one at a time.
     pub lane: String,
-    /// The directory that it names, as it is now.
+    /// Device and inode of the task's directory.
     pub workspace: DirectoryId,
 }
 
-/// What became of a task that was added.
+/// Outcome of adding a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Added {
-    /// Its id.
+    /// Id of the task.
     pub task: TaskId,
-    /// Whether it was there already, by its key.
+    /// Whether a task with the same idempotency key existed already.
     pub existed: bool,
 }
 
-/// A task as it is kept.
+/// A stored task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// Its id.
+    /// Id of the task.
     pub id: TaskId,
-    /// What it asks for.
+    /// Specification of the task.
     pub spec: TaskSpec,
-    /// Its lane.
+    /// Lane.
     pub lane: String,
-    /// The directory that it works in, as it was when the task was accepted or last retried; `None` if it was added before
-    /// this was kept, and then it is not run.
+    /// Device and inode of the task's directory when the task was added or last retried. A task without one is not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<DirectoryId>,
-    /// How far it has come.
+    /// Lifecycle of the task.
     #[serde(flatten)]
-    pub life: Life,
-    /// Tasks that it still waits for.
+    pub lifecycle: Lifecycle,
+    /// Dependencies that are not done yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits_for: Vec<TaskId>,
-    /// When it was added, in milliseconds since the epoch.
+    /// Time when the task was added, in milliseconds since the epoch.
     pub created_ms: u64,
-    /// When something last happened to it.
+    /// Time of the last change, in milliseconds since the epoch.
     pub changed_ms: u64,
-    /// The result of its last attempt that ended.
+    /// Result of the last run that ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
 }
 
-/// One attempt at a task.
+/// A run of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Attempt {
-    /// The run.
+pub struct TaskRun {
+    /// Id of the run.
     pub run: RunId,
-    /// Of which task.
+    /// Id of its task.
     pub task: TaskId,
-    /// With which lease.
+    /// Fencing token of its lease.
     pub fence: u64,
-    /// Who took it.
+    /// Process that claimed the task.
     pub owner: String,
-    /// When, in milliseconds since the epoch.
+    /// Start time, in milliseconds since the epoch.
     pub started_ms: u64,
-    /// When it ended.
+    /// End time, in milliseconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
-    /// How it ended; `None` while it runs, and for one that vanished or was handed back.
+    /// Outcome; `None` while the run is active, if its runner was lost, and if the task was released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<RunStatus>,
-    /// Why it failed.
+    /// Failure class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<FailureClass>,
-    /// What it used.
+    /// Tokens and cost.
     pub usage: Usage,
 }
 
-/// A lease that is out.
+/// An active lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lease {
     /// The task.
     pub task: TaskId,
-    /// The attempt.
+    /// The run.
     pub run: RunId,
-    /// Its number.
+    /// Fencing token.
     pub fence: u64,
-    /// Until when, by the clock of who leased it. It changes with every heartbeat.
-    pub until: Time,
-    /// Who took it.
+    /// Expiry, by the clock of the process that claimed the task. Each heartbeat extends it.
+    pub until: UnixSeconds,
+    /// Process that claimed the task.
     pub owner: String,
 }
 
-/// Who wants work, and how much.
+/// A request for tasks.
 pub struct Claim<'a> {
-    /// Who.
+    /// Name of the claiming process.
     pub owner: &'a str,
-    /// Of which roles.
+    /// Roles whose tasks are claimed.
     pub roles: &'a [Role],
-    /// How many at most.
-    pub most: usize,
-    /// How many may run in all; 0 is no bound.
+    /// Maximum number of tasks.
+    pub max_tasks: usize,
+    /// Maximum number of running tasks in the queue; 0 means no limit.
     pub max_concurrency: u32,
-    /// Until when the leases hold.
-    pub until: Time,
-    /// Whether a task is for this one.
-    pub fits: &'a dyn Fn(&TaskSpec) -> bool,
-    /// Names the run of a task, and holds it.
-    pub name: &'a dyn Fn() -> Option<RunId>,
+    /// Expiry of the leases.
+    pub until: UnixSeconds,
+    /// Returns whether the claiming process can run a task.
+    pub accepts: &'a dyn Fn(&TaskSpec) -> bool,
+    /// Creates the id of a run and locks it; `None` ends the claim.
+    pub new_run_id: &'a dyn Fn() -> Option<RunId>,
 }
 
-/// The rules by which a task goes on, as the settings have them.
+/// Settings that decide how tasks continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
-    /// Of retries.
+pub struct TaskPolicy {
+    /// Retry policy.
     pub retry: RetryRule,
-    /// Who is told of every end, besides whom the task names.
+    /// URL of a webhook for the end of every task, in addition to the task's own.
     pub webhook: Option<String>,
 }
 
-/// Something that happens to a task.
+/// A change of a task.
 pub struct Change<'a> {
-    /// Which.
+    /// The task.
     pub task: &'a TaskId,
-    /// What.
-    pub incident: Incident,
-    /// By these rules.
-    pub rules: &'a Rules,
-    /// Spreads retries, from 0 to 255.
+    /// The event.
+    pub event: TaskEvent,
+    /// Settings that apply.
+    pub rules: &'a TaskPolicy,
+    /// Random value that spreads retries.
     pub jitter: u8,
-    /// The result, if a run ended.
+    /// Result, if a run ended.
     pub result: Option<&'a RunResult>,
-    /// The directory that it works in from now on, where a retry has accepted one.
+    /// New device and inode of the task's directory, set by a retry.
     pub workspace: Option<DirectoryId>,
 }
 
-/// What came of it.
+/// Outcome of a change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
-    /// The task as it is now.
+    /// The task after the change.
     pub task: Task,
-    /// How it was before.
-    pub before: Life,
-    /// The tasks that died of it, this one among them.
+    /// Lifecycle before the change.
+    pub before: Lifecycle,
+    /// Tasks that became dead letters, including this one.
     pub died: Vec<TaskId>,
 }
 
-/// Which tasks to list.
+/// Filter and page of a list of tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// In one of these states; all, if empty.
-    pub states: Vec<StateName>,
-    /// Of this role.
+    /// States; all if empty.
+    pub states: Vec<TaskStatus>,
+    /// Role.
     pub role: Option<Role>,
-    /// Of this agent.
+    /// Agent.
     pub agent: Option<String>,
-    /// Only those that were added before this one.
+    /// Only tasks that were added before this one.
     pub before: Option<TaskId>,
-    /// How many at most.
+    /// Maximum number of tasks.
     pub limit: usize,
 }
 
-/// How many tasks there are of each state.
-pub type Counts = BTreeMap<StateName, u64>;
+/// Number of tasks by state.
+pub type Counts = BTreeMap<TaskStatus, u64>;
 
-/// What an agent has to do and has done. Of who is asked for without a name it is the role's.
+/// Tasks and usage of an agent. Tasks without an agent count for their role.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentRow {
-    /// The agent, as tasks name it.
+    /// Name of the agent, or of the role.
     pub agent: String,
-    /// How many of its tasks there are of each state.
+    /// Number of its tasks by state.
     pub tasks: Counts,
-    /// When something last happened to one of them, in milliseconds since the epoch.
+    /// Time of the last change of one of them, in milliseconds since the epoch.
     pub changed_ms: u64,
-    /// What its runs have used.
+    /// Usage of its runs.
     pub usage: Usage,
 }
 
-/// What came of the runs that ended within some time.
+/// Outcomes of the runs that ended in an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// When it began, in milliseconds since the epoch.
+    /// Start of the interval, in milliseconds since the epoch.
     pub from_ms: u64,
     /// Runs that succeeded.
     pub succeeded: u64,
@@ -210,46 +209,46 @@ pub struct Span {
     pub failed: u64,
     /// Runs that were cancelled.
     pub cancelled: u64,
-    /// What they used.
+    /// Usage of these runs.
     pub usage: Usage,
 }
 
-/// The queue.
+/// Stores tasks.
 pub trait Tasks {
-    /// Accepts tasks, all or none. They are on the disk when this returns.
+    /// Adds tasks in one transaction, which is durable when this returns.
     fn add(&self, new: &[NewTask], now: Now) -> Result<Vec<Added>, StoreError>;
-    /// One task.
+    /// Returns a task.
     fn task(&self, id: &TaskId) -> Result<Task, StoreError>;
-    /// Tasks, the newest first.
+    /// Returns tasks, newest first.
     fn tasks(&self, filter: &Filter) -> Result<Vec<Task>, StoreError>;
-    /// How many there are of each state.
+    /// Counts the tasks by state.
     fn counts(&self) -> Result<Counts, StoreError>;
-    /// The attempts at a task, the first one first.
-    fn attempts(&self, id: &TaskId) -> Result<Vec<Attempt>, StoreError>;
-    /// The agents that tasks were for.
+    /// Returns the runs of a task, oldest first.
+    fn runs_of_task(&self, id: &TaskId) -> Result<Vec<TaskRun>, StoreError>;
+    /// Returns the agents that have tasks.
     fn agents(&self) -> Result<Vec<AgentRow>, StoreError>;
-    /// Which task each run was for.
+    /// Maps runs to their tasks.
     fn tasks_of_runs(&self) -> Result<BTreeMap<RunId, TaskId>, StoreError>;
-    /// Takes the tasks whose turn it is.
+    /// Leases ready tasks: by priority, then by the lane that was served longest ago, then by age.
     fn claim(&self, claim: &Claim<'_>, now: Now) -> Result<Vec<Task>, StoreError>;
-    /// Lets something happen to a task, with all that follows from it.
+    /// Applies an event to a task, and its consequences to the tasks that depend on it.
     fn change(&self, change: &Change<'_>, now: Now) -> Result<Changed, StoreError>;
-    /// The runs of cancelled tasks of which something may be left. Until they are released their lanes wait.
-    fn leaving(&self) -> Result<Vec<(TaskId, RunId)>, StoreError>;
-    /// Says that nothing is left of a cancelled run.
-    fn release(&self, task: &TaskId, run: &RunId, now: Now) -> Result<(), StoreError>;
-    /// The leases that are out.
+    /// Returns the runs of cancelled tasks whose sandboxes may still exist. Their lanes are blocked until `cleanup_done`.
+    fn pending_cleanup(&self) -> Result<Vec<(TaskId, RunId)>, StoreError>;
+    /// Records that the sandbox of a cancelled run is removed.
+    fn cleanup_done(&self, task: &TaskId, run: &RunId, now: Now) -> Result<(), StoreError>;
+    /// Returns the active leases.
     fn leases(&self) -> Result<Vec<Lease>, StoreError>;
-    /// When something that waits for its time has it; in the past if its time has come.
-    fn next_due(&self) -> Result<Option<Time>, StoreError>;
-    /// Whether the store is still where it was opened. One that was moved away is nobody else's.
-    fn is_there(&self) -> bool;
-    /// Forgets one task that has ended, and that nobody waits for.
+    /// Returns the earliest time at which a waiting task becomes ready; it may be in the past.
+    fn next_due(&self) -> Result<Option<UnixSeconds>, StoreError>;
+    /// Returns whether the path of the store still names the file that was opened.
+    fn is_current(&self) -> bool;
+    /// Deletes a task that has ended and that no other task depends on.
     fn delete(&self, id: &TaskId, now: Now) -> Result<(), StoreError>;
-    /// What came of the runs that ended in spans of this length, so many of them up to now, the oldest first.
+    /// Returns the outcomes of runs in the last `count` intervals of `length_ms`, oldest first.
     fn spans(&self, length_ms: u64, count: usize, now: Now) -> Result<Vec<Span>, StoreError>;
-    /// Which task a run was for.
+    /// Returns the task of a run.
     fn task_of(&self, run: &RunId) -> Result<Option<TaskId>, StoreError>;
-    /// Forgets tasks that ended before this time, the oldest first, and tells how many; with `really` false it only counts.
-    fn forget(&self, before_ms: u64, really: bool) -> Result<u64, StoreError>;
+    /// Deletes tasks that ended before a time, and returns their number; with `dry_run`, only counts them.
+    fn purge(&self, before_ms: u64, dry_run: bool) -> Result<u64, StoreError>;
 }

@@ -8,10 +8,10 @@ use ringfence_core::event::{RunResult, RunStatus, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::paths::DirectoryId;
-use ringfence_core::task::{Incident, RetryRule, Role, State, StateName, StepError, TaskSpec};
+use ringfence_core::task::{RetryRule, Role, State, StepError, TaskEvent, TaskSpec, TaskStatus};
 use ringfence_store::sqlite::Sqlite;
 use ringfence_store::{
-    Change, Claim, DeliveryState, Filter, NewTask, Now, Rules, Store, StoreError, Task, Tasks,
+    Change, Claim, DeliveryState, Filter, NewTask, Now, Store, StoreError, Task, TaskPolicy, Tasks,
 };
 use serde_json::{Value, json};
 
@@ -20,8 +20,8 @@ fn at(seconds: u64) -> Now {
     Now { ms: 1_000_000_000_000 + seconds * 1000 }
 }
 
-fn rules() -> Rules {
-    Rules { retry: RetryRule::DEFAULT, webhook: None }
+fn rules() -> TaskPolicy {
+    TaskPolicy { retry: RetryRule::DEFAULT, webhook: None }
 }
 
 static NAMES: AtomicU64 = AtomicU64::new(0);
@@ -34,11 +34,11 @@ fn claim_as(store: &dyn Store, owner: &str, roles: &[Role], most: usize, bound: 
     let claim = Claim {
         owner,
         roles,
-        most,
+        max_tasks: most,
         max_concurrency: bound,
         until: now.seconds() + 60,
-        fits: &|_| true,
-        name: &new_run,
+        accepts: &|_| true,
+        new_run_id: &new_run,
     };
     store.claim(&claim, now).unwrap()
 }
@@ -47,9 +47,9 @@ fn claim(store: &dyn Store, most: usize, now: Now) -> Vec<String> {
     claim_as(store, "d", &Role::ALL, most, 0, now).into_iter().map(|task| task.spec.prompt).collect()
 }
 
-fn change(store: &dyn Store, task: &TaskId, incident: Incident, now: Now) -> Result<Task, StoreError> {
+fn change(store: &dyn Store, task: &TaskId, event: TaskEvent, now: Now) -> Result<Task, StoreError> {
     let changed = store
-        .change(&Change { task, incident, rules: &rules(), jitter: 0, result: None, workspace: None }, now)?;
+        .change(&Change { task, event, rules: &rules(), jitter: 0, result: None, workspace: None }, now)?;
     Ok(changed.task)
 }
 
@@ -77,7 +77,7 @@ fn check(test: impl FnOnce(&dyn Store)) {
 const USED: Usage = Usage { input_tokens: 7, output_tokens: 3, cached_tokens: 0, cost_usd: Some(0.5) };
 
 fn failed_result(task: &Task, failure: &Failure) -> RunResult {
-    let State::Running { run, .. } = &task.life.state else { panic!("{task:?}") };
+    let State::Running { run, .. } = &task.lifecycle.state else { panic!("{task:?}") };
     RunResult {
         run: run.clone(),
         status: RunStatus::Failed,
@@ -97,8 +97,8 @@ fn failed_result(task: &Task, failure: &Failure) -> RunResult {
     }
 }
 
-fn failed(fence: u64, class: FailureClass) -> Incident {
-    Incident::Failed { fence, failure: Failure::new(class, "x") }
+fn failed(fence: u64, class: FailureClass) -> TaskEvent {
+    TaskEvent::Failed { fence, failure: Failure::new(class, "x") }
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn tasks_of_one_lane_are_done_one_after_another_and_lanes_side_by_side() {
         add(store, task("b1", "b"));
         assert_eq!(claim(store, 9, at(1)), ["a1", "b1"]);
         assert!(claim(store, 9, at(1)).is_empty());
-        change(store, &first, Incident::Succeeded { fence: 1 }, at(2)).unwrap();
+        change(store, &first, TaskEvent::Succeeded { fence: 1 }, at(2)).unwrap();
         assert_eq!(claim(store, 9, at(2)), ["a2"]);
     });
 }
@@ -127,7 +127,7 @@ fn priority_goes_first_then_the_lane_that_waited_longest_then_age() {
         for _ in 0..7 {
             let taken = claim_as(store, "d", &Role::ALL, 1, 1, at(1)).remove(0);
             assert!(claim(store, 0, at(1)).is_empty());
-            change(store, &taken.id, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+            change(store, &taken.id, TaskEvent::Succeeded { fence: 1 }, at(1)).unwrap();
             order.push(taken.spec.prompt);
         }
         assert_eq!(order, ["urgent", "a1", "b1", "c1", "a2", "b2", "c2"]);
@@ -165,17 +165,20 @@ fn a_task_waits_for_those_before_it_and_falls_with_them() {
         let third = add(store, with("third", "c", |spec| spec.after = after));
         assert_eq!(claim(store, 9, at(1)), ["first"]);
         assert_eq!(store.task(&second).unwrap().waits_for, std::slice::from_ref(&first));
-        change(store, &first, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+        change(store, &first, TaskEvent::Succeeded { fence: 1 }, at(1)).unwrap();
         assert_eq!(claim(store, 9, at(1)), ["second"]);
         change(store, &second, failed(1, FailureClass::AuthRequired), at(1)).unwrap();
         let forsaken = store.task(&third).unwrap();
-        assert_eq!(forsaken.life.state.name(), StateName::Dead);
-        assert!(forsaken.life.failures[0].message.contains(&format!("task {second}")));
+        assert_eq!(forsaken.lifecycle.state.name(), TaskStatus::Dead);
+        assert!(forsaken.lifecycle.failures[0].message.contains(&format!("task {second}")));
         let error = store.add(&[with("fourth", "d", |spec| spec.after = vec![second.clone()])], at(1));
-        assert!(matches!(error, Err(StoreError::NeverDone { .. })), "{error:?}");
-        assert!(matches!(change(store, &third, Incident::Retry, at(2)), Err(StoreError::NeverDone { .. })));
-        change(store, &second, Incident::Retry, at(2)).unwrap();
-        change(store, &third, Incident::Retry, at(2)).unwrap();
+        assert!(matches!(error, Err(StoreError::DependencyEnded { .. })), "{error:?}");
+        assert!(matches!(
+            change(store, &third, TaskEvent::Retry, at(2)),
+            Err(StoreError::DependencyEnded { .. })
+        ));
+        change(store, &second, TaskEvent::Retry, at(2)).unwrap();
+        change(store, &third, TaskEvent::Retry, at(2)).unwrap();
         assert_eq!(claim(store, 9, at(3)), ["second"]);
     });
 }
@@ -185,10 +188,10 @@ fn what_waits_for_nothing_that_is_there_is_not_accepted_and_nothing_of_the_batch
     check(|store| {
         let ghost: TaskId = "77".parse().unwrap();
         let batch = [task("good", "a"), with("bad", "a", |spec| spec.after = vec![ghost])];
-        assert!(matches!(store.add(&batch, at(0)), Err(StoreError::NoSuchBefore(_))));
+        assert!(matches!(store.add(&batch, at(0)), Err(StoreError::NoSuchDependency(_))));
         let batch = [task("good", "a"), task("", "a")];
         assert!(matches!(store.add(&batch, at(0)), Err(StoreError::Spec(_))));
-        assert_eq!(store.counts().unwrap()[&StateName::Queued], 0);
+        assert_eq!(store.counts().unwrap()[&TaskStatus::Queued], 0);
         assert_eq!(store.last_event().unwrap(), 0);
     });
 }
@@ -220,9 +223,9 @@ fn a_delayed_task_lets_others_pass_and_a_retry_keeps_its_place() {
         assert!(claim(store, 9, at(2)).is_empty(), "the others of its lane wait for it");
         assert_eq!(store.next_due().unwrap(), Some(at(11).seconds()));
         assert_eq!(claim(store, 9, at(11)), ["flaky"]);
-        change(store, &flaky, Incident::Succeeded { fence: 2 }, at(12)).unwrap();
+        change(store, &flaky, TaskEvent::Succeeded { fence: 2 }, at(12)).unwrap();
         assert_eq!(claim(store, 9, at(12)), ["next"]);
-        change(store, &"3".parse().unwrap(), Incident::Succeeded { fence: 1 }, at(13)).unwrap();
+        change(store, &"3".parse().unwrap(), TaskEvent::Succeeded { fence: 1 }, at(13)).unwrap();
         assert_eq!(claim(store, 9, at(100)), ["later"]);
     });
 }
@@ -234,8 +237,8 @@ fn a_quota_blocks_the_lane_until_the_provider_lets_go() {
         claim(store, 1, at(1));
         let failure = Failure::new(FailureClass::Quota, "come back")
             .with_retry_after(ringfence_core::units::Seconds::new(3600));
-        let blocked = change(store, &id, Incident::Failed { fence: 1, failure }, at(1)).unwrap();
-        assert_eq!(blocked.life.state.name(), StateName::Blocked);
+        let blocked = change(store, &id, TaskEvent::Failed { fence: 1, failure }, at(1)).unwrap();
+        assert_eq!(blocked.lifecycle.state.name(), TaskStatus::Blocked);
         assert!(claim(store, 1, at(3600)).is_empty());
         assert_eq!(claim(store, 1, at(3601)), ["x"]);
     });
@@ -246,17 +249,17 @@ fn who_was_given_up_is_not_heard() {
     check(|store| {
         let id = add(store, task("x", "a"));
         claim(store, 1, at(1));
-        change(store, &id, Incident::Vanished { fence: 1 }, at(2)).unwrap();
+        change(store, &id, TaskEvent::RunnerLost { fence: 1 }, at(2)).unwrap();
         claim(store, 1, at(20));
-        for late in [Incident::Succeeded { fence: 1 }, failed(1, FailureClass::Unknown)] {
+        for late in [TaskEvent::Succeeded { fence: 1 }, failed(1, FailureClass::Unknown)] {
             let error = change(store, &id, late, at(4)).unwrap_err();
             assert!(matches!(
                 error,
                 StoreError::Step { error: StepError::Fenced { given: 1, newest: 2 }, .. }
             ));
         }
-        change(store, &id, Incident::Succeeded { fence: 2 }, at(5)).unwrap();
-        let attempts = store.attempts(&id).unwrap();
+        change(store, &id, TaskEvent::Succeeded { fence: 2 }, at(5)).unwrap();
+        let attempts = store.runs_of_task(&id).unwrap();
         assert_eq!(attempts.len(), 2);
         assert!(attempts.iter().all(|attempt| attempt.ended_ms.is_some()));
     });
@@ -269,13 +272,13 @@ fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
         let taken = claim_as(store, "d", &Role::ALL, 1, 0, at(1)).remove(0);
         let failure = Failure::new(FailureClass::AuthRequired, "log in").with_remedy("do it");
         let result = failed_result(&taken, &failure);
-        let incident = Incident::Failed { fence: 1, failure };
-        let everybody = Rules { webhook: Some("http://127.0.0.1:2/".into()), ..rules() };
+        let event = TaskEvent::Failed { fence: 1, failure };
+        let everybody = TaskPolicy { webhook: Some("http://127.0.0.1:2/".into()), ..rules() };
         let dead = store
             .change(
                 &Change {
                     task: &id,
-                    incident,
+                    event,
                     rules: &everybody,
                     jitter: 0,
                     result: Some(&result),
@@ -285,29 +288,29 @@ fn an_end_is_kept_with_its_result_its_letter_its_events_and_its_webhook() {
             )
             .unwrap()
             .task;
-        assert_eq!((dead.life.state.name(), dead.result), (StateName::Dead, Some(result)));
-        let letter = store.letter(&id).unwrap();
-        assert_eq!((letter.failure.class, letter.attempts[0].usage), (FailureClass::AuthRequired, USED));
+        assert_eq!((dead.lifecycle.state.name(), dead.result), (TaskStatus::Dead, Some(result)));
+        let letter = store.dead_letter(&id).unwrap();
+        assert_eq!((letter.failure.class, letter.runs[0].usage), (FailureClass::AuthRequired, USED));
         let kinds: Vec<String> =
-            store.events_after(0, 99).unwrap().into_iter().map(|entry| entry.happened.kind).collect();
+            store.events_after(0, 99).unwrap().into_iter().map(|entry| entry.event.kind).collect();
         assert_eq!(kinds, ["task.added", "task.leased", "task.failed", "task.dead"]);
         let waiting = store.deliveries(DeliveryState::Waiting).unwrap();
         assert_eq!(waiting.len(), 2);
         assert!(waiting[0].body.contains("\"task.dead\"") && waiting[0].body.contains("log in"));
         let next = store.next_deliveries(9).unwrap().remove(0);
-        store.tried(next.id, DeliveryState::Delivered, 0, None, at(3)).unwrap();
+        store.record_attempt(next.id, DeliveryState::Delivered, 0, None, at(3)).unwrap();
         assert_ne!(store.next_deliveries(9).unwrap()[0].id, next.id);
         for round in 1..=3 {
-            change(store, &id, Incident::Retry, at(4)).unwrap();
-            assert!(store.letters(None, 9).unwrap().is_empty());
+            change(store, &id, TaskEvent::Retry, at(4)).unwrap();
+            assert!(store.dead_letters(None, 9).unwrap().is_empty());
             claim(store, 1, at(4));
             change(store, &id, failed(1 + round, FailureClass::AuthRequired), at(4)).unwrap();
         }
-        assert_eq!(store.letter(&id).unwrap().task.life.failures.len(), 4, "history is kept");
-        let error = change(store, &id, Incident::Retry, at(5)).unwrap_err();
+        assert_eq!(store.dead_letter(&id).unwrap().task.lifecycle.failures.len(), 4, "history is kept");
+        let error = change(store, &id, TaskEvent::Retry, at(5)).unwrap_err();
         assert!(matches!(error, StoreError::Step { error: StepError::TooOften { times: 3 }, .. }));
         store.discard(&id).unwrap();
-        assert!(matches!(store.discard(&id), Err(StoreError::NoLetter(_))));
+        assert!(matches!(store.discard(&id), Err(StoreError::NoDeadLetter(_))));
     });
 }
 
@@ -316,20 +319,23 @@ fn cancelling_takes_a_task_out_of_every_state_but_the_last() {
     check(|store| {
         let id = add(store, task("x", "a"));
         claim(store, 1, at(1));
-        change(store, &id, Incident::Cancel, at(2)).unwrap();
-        assert!(change(store, &id, Incident::Succeeded { fence: 1 }, at(3)).is_err());
-        assert!(change(store, &id, Incident::Cancel, at(3)).is_err());
+        change(store, &id, TaskEvent::Cancel, at(2)).unwrap();
+        assert!(change(store, &id, TaskEvent::Succeeded { fence: 1 }, at(3)).is_err());
+        assert!(change(store, &id, TaskEvent::Cancel, at(3)).is_err());
         assert!(store.leases().unwrap().is_empty());
         let y = add(store, task("y", "a"));
         assert!(claim(store, 1, at(4)).is_empty(), "something of its run may be left");
-        let (task, run) = store.leaving().unwrap().remove(0);
-        change(store, &id, Incident::Retry, at(4)).unwrap();
+        let (task, run) = store.pending_cleanup().unwrap().remove(0);
+        change(store, &id, TaskEvent::Retry, at(4)).unwrap();
         assert!(claim(store, 1, at(4)).is_empty(), "nor is it tried again before that");
-        store.release(&task, &run, at(5)).unwrap();
-        assert_eq!((claim(store, 1, at(5)), store.leaving().unwrap().len()), (vec!["x".to_owned()], 0));
-        change(store, &id, Incident::Succeeded { fence: 3 }, at(5)).unwrap();
+        store.cleanup_done(&task, &run, at(5)).unwrap();
+        assert_eq!(
+            (claim(store, 1, at(5)), store.pending_cleanup().unwrap().len()),
+            (vec!["x".to_owned()], 0)
+        );
+        change(store, &id, TaskEvent::Succeeded { fence: 3 }, at(5)).unwrap();
         assert_eq!(claim(store, 1, at(5)), ["y"]);
-        change(store, &y, Incident::Succeeded { fence: 1 }, at(5)).unwrap();
+        change(store, &y, TaskEvent::Succeeded { fence: 1 }, at(5)).unwrap();
     });
 }
 
@@ -353,7 +359,7 @@ fn lists_are_filtered_and_turned_page_by_page() {
         assert_eq!(seen, (1..=25).rev().collect::<Vec<_>>());
         let odd = Filter { agent: Some("odd".into()), limit: 99, ..Filter::default() };
         assert_eq!(store.tasks(&odd).unwrap().len(), 12);
-        let done = Filter { states: vec![StateName::Done], limit: 99, ..Filter::default() };
+        let done = Filter { states: vec![TaskStatus::Done], limit: 99, ..Filter::default() };
         assert!(store.tasks(&done).unwrap().is_empty());
     });
 }
@@ -369,10 +375,7 @@ fn settings_of_the_running_system_are_kept_and_their_changes_told() {
         assert_eq!(store.system_config().unwrap(), [("sandbox.mode".to_owned(), json!("docker"))]);
         set(None, 3);
         let told = store.events_after(0, 9).unwrap();
-        assert_eq!(
-            told[1].happened.data,
-            json!({ "key": "sandbox.mode", "before": "host", "after": "docker" })
-        );
+        assert_eq!(told[1].event.data, json!({ "key": "sandbox.mode", "before": "host", "after": "docker" }));
         assert_eq!(told.len(), 3);
     });
 }
@@ -382,12 +385,12 @@ fn old_tasks_are_forgotten_but_none_that_somebody_waits_for() {
     check(|store| {
         let first = add(store, task("first", "a"));
         claim(store, 1, at(1));
-        change(store, &first, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+        change(store, &first, TaskEvent::Succeeded { fence: 1 }, at(1)).unwrap();
         let open = add(store, with("open", "b", |spec| spec.after = vec![first.clone()]));
-        assert_eq!(store.forget(at(50).ms, false).unwrap(), 0, "`open` needs it");
-        change(store, &open, Incident::Cancel, at(60)).unwrap();
-        assert_eq!(store.forget(at(50).ms, false).unwrap(), 1);
-        assert_eq!(store.forget(at(50).ms, true).unwrap(), 1);
+        assert_eq!(store.purge(at(50).ms, true).unwrap(), 0, "`open` needs it");
+        change(store, &open, TaskEvent::Cancel, at(60)).unwrap();
+        assert_eq!(store.purge(at(50).ms, true).unwrap(), 1);
+        assert_eq!(store.purge(at(50).ms, false).unwrap(), 1);
         assert!(matches!(store.task(&first), Err(StoreError::NoTask(_))));
         assert!(store.task(&open).is_ok());
     });
@@ -407,10 +410,10 @@ fn many_who_claim_at_once_never_get_the_same_task() {
             let (open, taken) = (&open, &taken);
             scope.spawn(move || {
                 let store = open();
-                while store.counts().unwrap()[&StateName::Done] < TASKS as u64 {
+                while store.counts().unwrap()[&TaskStatus::Done] < TASKS as u64 {
                     for task in claim_as(&store, &worker.to_string(), &Role::ALL, 3, 0, at(1)) {
                         taken.lock().unwrap().push(task.id.clone());
-                        change(&store, &task.id, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+                        change(&store, &task.id, TaskEvent::Succeeded { fence: 1 }, at(1)).unwrap();
                     }
                 }
             });
@@ -435,12 +438,12 @@ fn those_who_write_together_are_answered_each_for_itself() {
                         store.add(&[task(&format!("{thread}-{number}"), "a")], at(0)).unwrap().remove(0);
                     assert_eq!(store.task(&good.task).unwrap().spec.prompt, format!("{thread}-{number}"));
                     let bad = with("x", "a", |spec| spec.after = vec!["99999".parse().unwrap()]);
-                    assert!(matches!(store.add(&[bad], at(0)), Err(StoreError::NoSuchBefore(_))));
+                    assert!(matches!(store.add(&[bad], at(0)), Err(StoreError::NoSuchDependency(_))));
                 }
             });
         }
     });
-    assert_eq!(store.counts().unwrap()[&StateName::Queued], 320);
+    assert_eq!(store.counts().unwrap()[&TaskStatus::Queued], 320);
     store.verify().unwrap();
 }
 
@@ -468,10 +471,10 @@ fn a_follower_gets_nothing_of_what_it_waited_for() {
         let taken = claim_as(store, "d", &Role::ALL, 1, 0, at(1)).remove(0);
         let failure = Failure::new(FailureClass::AuthRequired, "log in");
         let result = failed_result(&taken, &failure);
-        let incident = Incident::Failed { fence: 1, failure };
+        let event = TaskEvent::Failed { fence: 1, failure };
         let change = Change {
             task: &first,
-            incident,
+            event,
             rules: &rules(),
             jitter: 0,
             result: Some(&result),
@@ -514,11 +517,11 @@ fn nobody_starves_behind_those_who_are_for_others() {
         let claim = Claim {
             owner: "d",
             roles: &Role::ALL,
-            most: 4,
+            max_tasks: 4,
             max_concurrency: 0,
             until: at(60).seconds(),
-            fits: &|spec| spec.prompt == "mine",
-            name: &new_run,
+            accepts: &|spec| spec.prompt == "mine",
+            new_run_id: &new_run,
         };
         assert_eq!(store.claim(&claim, at(1)).unwrap().len(), 1);
     });
@@ -529,12 +532,12 @@ fn what_was_forgotten_does_not_keep_a_letter_from_being_tried_again() {
     check(|store| {
         let first = add(store, task("first", "a"));
         claim(store, 1, at(1));
-        change(store, &first, Incident::Succeeded { fence: 1 }, at(1)).unwrap();
+        change(store, &first, TaskEvent::Succeeded { fence: 1 }, at(1)).unwrap();
         let second = add(store, with("second", "b", |spec| spec.after = vec![first.clone()]));
         claim(store, 1, at(2));
         change(store, &second, failed(1, FailureClass::Refused), at(2)).unwrap();
-        assert_eq!(store.forget(at(50).ms, true).unwrap(), 1);
-        change(store, &second, Incident::Retry, at(60)).unwrap();
+        assert_eq!(store.purge(at(50).ms, false).unwrap(), 1);
+        change(store, &second, TaskEvent::Retry, at(60)).unwrap();
         assert_eq!(claim(store, 1, at(60)), ["second"]);
     });
 }
@@ -553,10 +556,10 @@ fn opening_a_store_twice_frees_nobodys_locks() {
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&other.stdout).trim(), "1", "{other:?}");
     add(&long, task("y", "a"));
-    assert_eq!(Sqlite::open(dir.path()).unwrap().counts().unwrap()[&StateName::Queued], 2);
-    assert!(long.is_there() && long.task(&id).is_ok());
+    assert_eq!(Sqlite::open(dir.path()).unwrap().counts().unwrap()[&TaskStatus::Queued], 2);
+    assert!(long.is_current() && long.task(&id).is_ok());
     std::fs::remove_file(Sqlite::file(dir.path())).unwrap();
-    assert!(!long.is_there());
+    assert!(!long.is_current());
 }
 
 #[test]
@@ -566,13 +569,13 @@ fn a_task_keeps_its_directory_until_a_retry_names_another() {
         assert_eq!(store.task(&id).unwrap().workspace, Some(WORKSPACE));
         assert_eq!(claim(store, 1, at(1)), ["x"]);
         let failure = Failure::new(FailureClass::Refused, "another directory");
-        change(store, &id, Incident::Failed { fence: 1, failure }, at(2)).unwrap();
+        change(store, &id, TaskEvent::Failed { fence: 1, failure }, at(2)).unwrap();
         let other = DirectoryId { device: 1, inode: u64::MAX };
         let rules = rules();
         let retry = |workspace| {
             let change = Change {
                 task: &id,
-                incident: Incident::Retry,
+                event: TaskEvent::Retry,
                 rules: &rules,
                 jitter: 0,
                 result: None,

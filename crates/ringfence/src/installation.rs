@@ -24,7 +24,7 @@ use ringfence_server::client::Remote;
 use ringfence_server::desk::Desk;
 use ringfence_store::runs::Runs;
 use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{Listener, Rules, SystemConfig};
+use ringfence_store::{FileWatcher, SystemConfig, TaskPolicy};
 use ringfence_workspace::{Directory, HostPrograms, ReadError, RunTrees, StateDirectories, read_bounded};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -376,7 +376,7 @@ impl Installation {
 
     /// The rules by which tasks go on. A mistake in the settings keeps nobody from ending or stopping anything: then they are
     /// those of who has set nothing.
-    pub(crate) fn rules(&self) -> anyhow::Result<Rules> {
+    pub(crate) fn rules(&self) -> anyhow::Result<TaskPolicy> {
         Ok(rules(&self.settings().or_else(|_| Self::default_settings())?))
     }
 
@@ -482,8 +482,8 @@ impl Installation {
     }
 
     /// Tells of every change of the person's settings, as something to wait for.
-    pub(crate) fn watch_settings(&self) -> io::Result<Listener> {
-        Listener::directory(&self.state)
+    pub(crate) fn watch_settings(&self) -> io::Result<FileWatcher> {
+        FileWatcher::directory(&self.state)
     }
 
     /// The clock of the queue.
@@ -623,8 +623,11 @@ fn reachable(listener: &str) -> String {
 }
 
 /// What settings say of how tasks go on.
-pub(crate) fn rules(settings: &Settings) -> Rules {
-    Rules { retry: settings.sandbox.retry_rule(&settings.queue), webhook: settings.queue.webhook.clone() }
+pub(crate) fn rules(settings: &Settings) -> TaskPolicy {
+    TaskPolicy {
+        retry: settings.sandbox.retry_rule(&settings.queue),
+        webhook: settings.queue.webhook.clone(),
+    }
 }
 
 /// A directory that a variable names.

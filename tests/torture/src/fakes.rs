@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::RunId;
-use ringfence_core::task::{Incident, RetryRule, Role, State};
+use ringfence_core::task::{RetryRule, Role, State, TaskEvent};
 use ringfence_engine::queue::{ProcessLocks, RunLocks, finish};
 use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{Claim, Now, Rules, StoreError, Task, Tasks};
+use ringfence_store::{Claim, Now, StoreError, Task, TaskPolicy, Tasks};
 
 use crate::chaos::Dice;
 use crate::house::House;
@@ -37,17 +37,17 @@ pub(crate) fn work(house: &House, number: u16, _: &AtomicBool) -> anyhow::Result
     Ok(())
 }
 
-fn rules() -> Rules {
+fn rules() -> TaskPolicy {
     let first_wait = Duration::from_secs(1);
     let retry = RetryRule { first_wait, longest_wait: Duration::from_secs(2), ..RetryRule::DEFAULT };
-    Rules { retry, webhook: None }
+    TaskPolicy { retry, webhook: None }
 }
 
 struct Fake<'a> {
     house: &'a House,
     store: Sqlite,
     name: String,
-    rules: Rules,
+    rules: TaskPolicy,
     locks: RunLocks,
 }
 
@@ -71,17 +71,17 @@ impl Fake<'_> {
         let claim = Claim {
             owner: &self.name,
             roles: &[Role::Docser],
-            most: 8,
+            max_tasks: 8,
             max_concurrency: 0,
             until: now.seconds() + 60,
-            fits: &|_| true,
-            name: &name,
+            accepts: &|_| true,
+            new_run_id: &name,
         };
         let claimed = self.store.claim(&claim, now);
         let mut held = held.into_inner();
         let tasks = claimed.inspect_err(|_| held.keys().for_each(|run| self.locks.forget(run)))?;
         let with_lock = tasks.into_iter().filter_map(|task| {
-            let State::Running { run, .. } = &task.life.state else { return None };
+            let State::Running { run, .. } = &task.lifecycle.state else { return None };
             let lock = held.remove(run)?;
             Some((task, lock))
         });
@@ -89,34 +89,34 @@ impl Fake<'_> {
     }
 
     fn play(&self, task: &Task, lock: File, dice: &mut Dice) {
-        let State::Running { run, .. } = &task.life.state else { return };
+        let State::Running { run, .. } = &task.lifecycle.state else { return };
         std::thread::sleep(Duration::from_millis(dice.below(4) as u64));
-        let fence = task.life.fence;
-        let incident = match dice.below(20) {
+        let fence = task.lifecycle.fence;
+        let event = match dice.below(20) {
             // Drops dead.
             0 => return,
             // Is given up, and speaks all the same: it must not be heard.
             1 => {
                 drop(lock);
                 std::thread::sleep(Duration::from_millis(500));
-                let _ = self.end(task, Incident::Succeeded { fence });
+                let _ = self.end(task, TaskEvent::Succeeded { fence });
                 self.locks.forget(run);
                 return;
             }
-            2 => Incident::Failed { fence, failure: Failure::new(FailureClass::Network, "the wire is cut") },
-            3 => Incident::Failed { fence, failure: Failure::new(FailureClass::Refused, "it must not") },
-            _ => Incident::Succeeded { fence },
+            2 => TaskEvent::Failed { fence, failure: Failure::new(FailureClass::Network, "the wire is cut") },
+            3 => TaskEvent::Failed { fence, failure: Failure::new(FailureClass::Refused, "it must not") },
+            _ => TaskEvent::Succeeded { fence },
         };
         // A disk that is full now may not be later.
-        while self.end(task, incident.clone()).is_err_and(|error| error.is_passing()) {
+        while self.end(task, event.clone()).is_err_and(|error| error.is_passing()) {
             std::thread::sleep(Duration::from_millis(200));
         }
         self.locks.forget(run);
         drop(lock);
     }
 
-    fn end(&self, task: &Task, incident: Incident) -> Result<(), StoreError> {
+    fn end(&self, task: &Task, event: TaskEvent) -> Result<(), StoreError> {
         let state = self.house.state();
-        finish(&self.store, &state, &task.id, incident, None, &self.rules, self.now()).map(|_| ())
+        finish(&self.store, &state, &task.id, event, None, &self.rules, self.now()).map(|_| ())
     }
 }

@@ -105,7 +105,7 @@ fn step(stand: Stand, kind: &str, fence: Option<u64>, newest: u64) -> Result<Sta
         (Stand::Final | Stand::Failed, "leased") => Err("it ran after its end"),
         (
             Stand::Running { fence: own },
-            "done" | "failed" | "retrying" | "blocked" | "vanished" | "handed_back",
+            "done" | "failed" | "retrying" | "blocked" | "runner_lost" | "released",
         ) => {
             if fence != Some(own) {
                 return Err("who had lost its lease was heard");
@@ -116,9 +116,9 @@ fn step(stand: Stand, kind: &str, fence: Option<u64>, newest: u64) -> Result<Sta
                 _ => Stand::Waiting,
             })
         }
-        // A runner that vanished too often: the task falls with it.
+        // A runner that runner_lost too often: the task falls with it.
         (Stand::Waiting | Stand::Failed, "dead") => Ok(Stand::Final),
-        (Stand::Waiting, "forsaken") => Ok(Stand::Failed),
+        (Stand::Waiting, "dependency_failed") => Ok(Stand::Failed),
         (Stand::Waiting, "unblocked" | "rescheduled") => Ok(Stand::Waiting),
         (Stand::Waiting | Stand::Running { .. }, "cancelled") => Ok(Stand::Final),
         (Stand::Final, "retried") => Ok(Stand::Waiting),
@@ -156,27 +156,27 @@ mod tests {
 
     #[test]
     fn lives_as_they_should_be_have_no_findings() {
-        for life in [
+        for lifecycle in [
             "added leased:1 done:1",
             "added leased:1 retrying:1 leased:2 done:2",
-            "added leased:1 vanished:1 leased:2 failed:2 dead retried leased:3 done:3",
-            "added leased:1 blocked:1 unblocked leased:2 handed_back:2 cancelled",
+            "added leased:1 runner_lost:1 leased:2 failed:2 dead retried leased:3 done:3",
+            "added leased:1 blocked:1 unblocked leased:2 released:2 cancelled",
             "added leased:1 cancelled retried cancelled",
-            "added forsaken dead",
-            "added leased:1 vanished:1 dead",
+            "added dependency_failed dead",
+            "added leased:1 runner_lost:1 dead",
         ] {
-            assert!(findings(life).is_empty(), "{life}: {:?}", findings(life));
+            assert!(findings(lifecycle).is_empty(), "{lifecycle}: {:?}", findings(lifecycle));
         }
     }
 
     #[test]
     fn every_planted_fault_is_found() {
-        for (life, fault) in [
+        for (lifecycle, fault) in [
             ("added leased:1", "it has no end"),
             ("added", "it has no end"),
             ("added leased:1 leased:2 done:2", "it ran twice at once"),
             ("added leased:1 done:1 leased:2 done:2", "it ran after its end"),
-            ("added leased:1 vanished:1 leased:2 done:1", "who had lost its lease was heard"),
+            ("added leased:1 runner_lost:1 leased:2 done:1", "who had lost its lease was heard"),
             ("added leased:1 done:1 done:1", "its end was overwritten"),
             ("added leased:1 done:1 cancelled", "its end was overwritten"),
             ("added leased:1 cancelled done:1", "its end was overwritten"),
@@ -186,9 +186,9 @@ mod tests {
             ("leased:1 done:1", "it was never added"),
             ("added added", "it was added twice"),
         ] {
-            assert!(findings(life).contains(&fault), "{life}: {:?}", findings(life));
+            assert!(findings(lifecycle).contains(&fault), "{lifecycle}: {:?}", findings(lifecycle));
         }
-        let mut twice = log("added leased:1 vanished:1 leased:2 done:2");
+        let mut twice = log("added leased:1 runner_lost:1 leased:2 done:2");
         twice[3].run = twice[1].run.clone();
         assert!(check(&twice).iter().any(|finding| finding.what == "a run has no name of its own"));
         let mut unordered = log("added leased:1 done:1");

@@ -17,14 +17,14 @@ pub enum Host {
 /// Why a text is no host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
-pub struct BadHost {
+pub struct InvalidHost {
     pub(super) why: &'static str,
 }
 
 impl FromStr for Host {
-    type Err = BadHost;
-    fn from_str(text: &str) -> Result<Self, BadHost> {
-        let bad = |why| BadHost { why };
+    type Err = InvalidHost;
+    fn from_str(text: &str) -> Result<Self, InvalidHost> {
+        let bad = |why| InvalidHost { why };
         if let Some(address) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
             let address: Ipv6Addr = address.parse().map_err(|_| bad("it is not an IPv6 address"))?;
             return Ok(Host::Address(IpAddr::V6(address).to_canonical()));
@@ -52,8 +52,9 @@ impl fmt::Display for Host {
 }
 
 /// `host[:port]`, as in the first line of a request.
-pub fn parse_authority(text: &str) -> Result<(Host, Option<u16>), BadHost> {
-    let (host, port) = split_port(text).ok_or(BadHost { why: "the port is not a number from 1 to 65535" })?;
+pub fn parse_authority(text: &str) -> Result<(Host, Option<u16>), InvalidHost> {
+    let (host, port) =
+        split_port(text).ok_or(InvalidHost { why: "the port is not a number from 1 to 65535" })?;
     Ok((host.parse()?, port.map(NonZeroU16::get)))
 }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::host::{BadHost, Host, split_port};
+use super::host::{Host, InvalidHost, split_port};
 
 /// A host, or all hosts below one, at one port or at the ordinary ones.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ impl FromStr for HostRule {
             None => (false, text),
         };
         let (host, port) = split_port(rest).ok_or_else(|| bad("the port is not a number from 1 to 65535"))?;
-        let host: Host = host.parse().map_err(|BadHost { why }| bad(why))?;
+        let host: Host = host.parse().map_err(|InvalidHost { why }| bad(why))?;
         if below && matches!(host, Host::Address(_)) {
             return Err(bad("an address has nothing below it"));
         }

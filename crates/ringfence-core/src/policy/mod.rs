@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use document::{KEYS, PolicyError, parse};
 pub use egress::{Denial, Verdict};
-pub use host::{BadHost, Host, is_public, parse_authority};
+pub use host::{Host, InvalidHost, is_public, parse_authority};
 pub use host_rule::{BadHostRule, HostRule};
 pub use preset::{Preset, UnknownPreset};
 

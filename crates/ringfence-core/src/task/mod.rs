@@ -1,7 +1,7 @@
 //! Tasks: what is to be done, and how far it has come.
 
-mod life;
+mod lifecycle;
 mod spec;
 
-pub use life::{Incident, Life, RetryRule, State, StateName, StepError, Time};
-pub use spec::{BadSpec, Role, TaskSpec};
+pub use lifecycle::{Lifecycle, RetryRule, State, StepError, TaskEvent, TaskStatus, UnixSeconds};
+pub use spec::{InvalidTaskSpec, Role, TaskSpec};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Time;
+use super::UnixSeconds;
 use crate::config::{WorkspaceKind, shown_url};
 use crate::ids::TaskId;
 use crate::mode::Mode;
@@ -41,7 +41,7 @@ pub struct TaskSpec {
     pub key: Option<String>,
     /// Not before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_before: Option<Time>,
+    pub not_before: Option<UnixSeconds>,
     /// Where to work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
@@ -104,7 +104,7 @@ fn maybe_word<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result
 
 /// Why a task was not accepted. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadSpec {
+pub enum InvalidTaskSpec {
     /// There is nothing to do.
     #[error("the prompt is empty")]
     NoPrompt,
@@ -125,7 +125,7 @@ pub enum BadSpec {
     Directory(PathBuf),
     /// A time that nobody will see.
     #[error("`not_before` is after the year 9999")]
-    Time,
+    UnixSeconds,
     /// A number out of bounds.
     #[error("`{0}` must be from 1 to {1}")]
     Bounds(&'static str, u32),
@@ -148,16 +148,16 @@ impl TaskSpec {
     }
 
     /// Whether it can be accepted.
-    pub fn check(&self) -> Result<(), BadSpec> {
+    pub fn check(&self) -> Result<(), InvalidTaskSpec> {
         if self.prompt.trim().is_empty() && self.command.is_none() {
-            return Err(BadSpec::NoPrompt);
+            return Err(InvalidTaskSpec::NoPrompt);
         }
         if self.prompt.len() > Self::LONGEST_PROMPT {
-            return Err(BadSpec::LongPrompt(self.prompt.len(), Self::LONGEST_PROMPT));
+            return Err(InvalidTaskSpec::LongPrompt(self.prompt.len(), Self::LONGEST_PROMPT));
         }
         let texts = [("prompt", Some(&self.prompt)), ("command", self.command.as_ref())];
         if let Some((name, _)) = texts.iter().find(|(_, text)| text.is_some_and(|text| text.contains('\0'))) {
-            return Err(BadSpec::Nul(name));
+            return Err(InvalidTaskSpec::Nul(name));
         }
         for (name, what) in [(&self.key, "key"), (&self.lane, "lane"), (&self.model, "model")] {
             let valid = |name: &String| {
@@ -165,7 +165,7 @@ impl TaskSpec {
                 (1..=200).contains(&name.chars().count()) && name.chars().all(visible)
             };
             if let Some(name) = name.as_ref().filter(|name| !valid(name)) {
-                return Err(BadSpec::Name(name.clone(), what));
+                return Err(InvalidTaskSpec::Name(name.clone(), what));
             }
         }
         // Who is told is named by a host alone: a secret in the name would be seen by all who see the task.
@@ -175,18 +175,18 @@ impl TaskSpec {
             crate::config::is_url(address) && authority.is_some_and(|authority| !authority.contains('@'))
         };
         if let Some(address) = self.webhook.as_ref().filter(|address| !tellable(address)) {
-            return Err(BadSpec::Webhook(address.clone()));
+            return Err(InvalidTaskSpec::Webhook(address.clone()));
         }
         if let Some(path) = self.directory.as_ref().filter(|path| !path.is_absolute()) {
-            return Err(BadSpec::Directory(path.clone()));
+            return Err(InvalidTaskSpec::Directory(path.clone()));
         }
         // The end of the year 9999, which every calendar knows.
         if self.not_before.is_some_and(|time| time > 253_402_300_799) {
-            return Err(BadSpec::Time);
+            return Err(InvalidTaskSpec::UnixSeconds);
         }
         for (name, value, most) in [("max_attempts", self.max_attempts, 100), ("pids", self.pids, u32::MAX)] {
             if value.is_some_and(|value| !(1..=most).contains(&value)) {
-                return Err(BadSpec::Bounds(name, most));
+                return Err(InvalidTaskSpec::Bounds(name, most));
             }
         }
         Ok(())
@@ -236,7 +236,7 @@ impl fmt::Display for Role {
 
 #[cfg(test)]
 mod tests {
-    use super::{BadSpec, TaskSpec};
+    use super::{InvalidTaskSpec, TaskSpec};
 
     #[test]
     fn what_cannot_be_done_is_not_accepted() {
@@ -246,20 +246,38 @@ mod tests {
             spec.check()
         };
         assert_eq!(with(|_| {}), Ok(()));
-        assert_eq!(with(|spec| spec.prompt = " \n".into()), Err(BadSpec::NoPrompt));
-        assert_eq!(with(|spec| spec.prompt = "a\0b".into()), Err(BadSpec::Nul("prompt")));
-        assert!(matches!(with(|spec| spec.prompt = "x".repeat(200_000)), Err(BadSpec::LongPrompt(..))));
-        assert!(matches!(with(|spec| spec.key = Some("a b".into())), Err(BadSpec::Name(_, "key"))));
+        assert_eq!(with(|spec| spec.prompt = " \n".into()), Err(InvalidTaskSpec::NoPrompt));
+        assert_eq!(with(|spec| spec.prompt = "a\0b".into()), Err(InvalidTaskSpec::Nul("prompt")));
+        assert!(matches!(
+            with(|spec| spec.prompt = "x".repeat(200_000)),
+            Err(InvalidTaskSpec::LongPrompt(..))
+        ));
+        assert!(matches!(with(|spec| spec.key = Some("a b".into())), Err(InvalidTaskSpec::Name(_, "key"))));
         assert_eq!(with(|spec| spec.key = Some("\u{1f511}".repeat(200))), Ok(()));
-        assert!(matches!(with(|spec| spec.key = Some("k".repeat(201))), Err(BadSpec::Name(_, "key"))));
-        assert!(matches!(with(|spec| spec.lane = Some(String::new())), Err(BadSpec::Name(_, "lane"))));
-        assert!(matches!(with(|spec| spec.model = Some("opus\u{1}".into())), Err(BadSpec::Name(_, "model"))));
-        assert!(matches!(with(|spec| spec.webhook = Some("ftp://x".into())), Err(BadSpec::Webhook(_))));
-        assert!(matches!(with(|spec| spec.webhook = Some("http://u:p@h/".into())), Err(BadSpec::Webhook(_))));
-        assert!(matches!(with(|spec| spec.directory = Some("x".into())), Err(BadSpec::Directory(_))));
+        assert!(matches!(
+            with(|spec| spec.key = Some("k".repeat(201))),
+            Err(InvalidTaskSpec::Name(_, "key"))
+        ));
+        assert!(matches!(
+            with(|spec| spec.lane = Some(String::new())),
+            Err(InvalidTaskSpec::Name(_, "lane"))
+        ));
+        assert!(matches!(
+            with(|spec| spec.model = Some("opus\u{1}".into())),
+            Err(InvalidTaskSpec::Name(_, "model"))
+        ));
+        assert!(matches!(
+            with(|spec| spec.webhook = Some("ftp://x".into())),
+            Err(InvalidTaskSpec::Webhook(_))
+        ));
+        assert!(matches!(
+            with(|spec| spec.webhook = Some("http://u:p@h/".into())),
+            Err(InvalidTaskSpec::Webhook(_))
+        ));
+        assert!(matches!(with(|spec| spec.directory = Some("x".into())), Err(InvalidTaskSpec::Directory(_))));
         assert!(matches!(
             with(|spec| spec.max_attempts = Some(0)),
-            Err(BadSpec::Bounds("max_attempts", 100))
+            Err(InvalidTaskSpec::Bounds("max_attempts", 100))
         ));
     }
 

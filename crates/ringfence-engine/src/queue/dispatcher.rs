@@ -13,8 +13,8 @@ use ringfence_core::event::RunResult;
 use ringfence_core::failure::Failure;
 use ringfence_core::ids::RunId;
 use ringfence_core::mode::Mode;
-use ringfence_core::task::{Incident, Role, State, TaskSpec};
-use ringfence_store::{Claim, Happened, Lease, Rules, Store, StoreError, Task};
+use ringfence_core::task::{Role, State, TaskEvent, TaskSpec};
+use ringfence_store::{Claim, Lease, NewEvent, Store, StoreError, Task, TaskPolicy};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::end::{finish, incident_of};
@@ -44,7 +44,7 @@ pub struct QueueSettings {
     /// How many runs at once; 0 is no bound.
     pub max_concurrency: u32,
     /// How tasks go on.
-    pub rules: Rules,
+    pub rules: TaskPolicy,
 }
 
 /// What a dispatcher needs of the world.
@@ -55,7 +55,7 @@ pub trait Premises {
     fn mode_of(&self, spec: &TaskSpec) -> Option<Mode>;
     /// Starts the runner of a task. It holds the lock.
     fn launch(&self, task: &Task, run: &RunId, lock: File) -> io::Result<Child>;
-    /// Takes away what a vanished run has left elsewhere, so that nothing of it goes on. An error holds its task.
+    /// Removes the sandbox of a lost run. An error holds its task.
     fn clear(&self, run: &RunId) -> Result<(), Failure>;
     /// The result of a run that ended.
     fn result_of(&self, run: &RunId) -> Option<RunResult>;
@@ -132,7 +132,7 @@ impl Dispatcher<'_> {
         self.sweep();
         loop {
             mind.alarm = Alarm::default();
-            if !self.store.is_there() {
+            if !self.store.is_current() {
                 return Err(DispatcherError::Gone);
             }
             if let Err(error) = self.round(&mut mind) {
@@ -225,8 +225,8 @@ impl Dispatcher<'_> {
             tracing::warn!(%task, %run, "a runner is silent and is killed");
             signal(watched, Signal::KILL);
         }
-        let told = Happened {
-            kind: "run.silent".into(),
+        let told = NewEvent {
+            kind: "run.unresponsive".into(),
             task: Some(task.to_string()),
             run: Some(run.to_string()),
             data: serde_json::Value::Null,
@@ -262,7 +262,7 @@ impl Dispatcher<'_> {
 
     /// Sees to the end of what cancelled tasks have left, and lets their lanes go on.
     fn see_off(&self, mind: &mut Mind) -> Result<(), StoreError> {
-        for (task, run) in self.store.leaving()? {
+        for (task, run) in self.store.pending_cleanup()? {
             match self.locks().holder(&run) {
                 Ok(Holder::Nobody(lock)) => {
                     if let Err(failure) = self.premises.clear(&run) {
@@ -270,7 +270,7 @@ impl Dispatcher<'_> {
                         mind.alarm.within(AGAIN);
                         continue;
                     }
-                    self.store.release(&task, &run, self.clock.now())?;
+                    self.store.cleanup_done(&task, &run, self.clock.now())?;
                     self.locks().forget(&run);
                     drop(lock);
                 }
@@ -297,13 +297,13 @@ impl Dispatcher<'_> {
             return Ok(());
         };
         let result = self.premises.result_of(&lease.run);
-        let incident = match &result {
+        let event = match &result {
             Some(result) => incident_of(result, lease.fence),
-            None => Incident::Vanished { fence: lease.fence },
+            None => TaskEvent::RunnerLost { fence: lease.fence },
         };
         tracing::info!(task = %lease.task, run = %lease.run, found = result.is_some(), "a run without a runner is settled");
         let now = self.clock.now();
-        finish(self.store, self.state, &lease.task, incident, result.as_ref(), &settings.rules, now)?;
+        finish(self.store, self.state, &lease.task, event, result.as_ref(), &settings.rules, now)?;
         self.locks().forget(&lease.run);
         drop(lock);
         Ok(())
@@ -349,11 +349,11 @@ impl Dispatcher<'_> {
         let claim = Claim {
             owner: &self.name,
             roles: &roles,
-            most,
+            max_tasks: most,
             max_concurrency: settings.max_concurrency,
             until: now.seconds() + LEASE.as_secs(),
-            fits: &fits,
-            name: &name,
+            accepts: &fits,
+            new_run_id: &name,
         };
         let claimed = self.store.claim(&claim, now);
         let mut locks = locks.into_inner();
@@ -379,19 +379,19 @@ impl Dispatcher<'_> {
         })
     }
 
-    fn start(&self, mind: &mut Mind, task: &Task, locks: &mut BTreeMap<RunId, File>, rules: &Rules) {
-        let State::Running { run, lease_until } = &task.life.state else { return };
+    fn start(&self, mind: &mut Mind, task: &Task, locks: &mut BTreeMap<RunId, File>, rules: &TaskPolicy) {
+        let State::Running { run, lease_until } = &task.lifecycle.state else { return };
         let Some(lock) = locks.remove(run) else { return };
         let lease = Lease {
             task: task.id.clone(),
             run: run.clone(),
-            fence: task.life.fence,
+            fence: task.lifecycle.fence,
             until: *lease_until,
             owner: self.name.clone(),
         };
         match self.premises.launch(task, run, lock) {
             Ok(child) => {
-                tracing::info!(task = %task.id, %run, attempt = task.life.attempts, "a task runs");
+                tracing::info!(task = %task.id, %run, attempt = task.lifecycle.attempts, "a task runs");
                 // A child that was not waited for keeps its number.
                 let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
                 match pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
@@ -403,9 +403,9 @@ impl Dispatcher<'_> {
             }
             Err(error) => {
                 tracing::warn!(task = %task.id, why = %error, "a runner cannot be started");
-                let incident = Incident::HandedBack { fence: task.life.fence };
+                let event = TaskEvent::Released { fence: task.lifecycle.fence };
                 let now = self.clock.now();
-                let back = finish(self.store, self.state, &task.id, incident, None, rules, now);
+                let back = finish(self.store, self.state, &task.id, event, None, rules, now);
                 if let Err(error) = back {
                     tracing::warn!(task = %task.id, why = causes(&error), "a task cannot be given back yet");
                 }

@@ -6,19 +6,19 @@ use std::path::Path;
 use ringfence_core::event::{RunResult, RunStatus};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::TaskId;
-use ringfence_core::task::Incident;
-use ringfence_store::{Change, Now, Rules, Store, StoreError, Task};
+use ringfence_core::task::TaskEvent;
+use ringfence_store::{Change, Now, Store, StoreError, Task, TaskPolicy};
 
 use crate::causes::causes;
 
 /// What a result means for the task of a lease. A run that was told to end is given back.
-pub fn incident_of(result: &RunResult, fence: u64) -> Incident {
+pub fn incident_of(result: &RunResult, fence: u64) -> TaskEvent {
     let unknown = || Failure::new(FailureClass::Unknown, "the run failed and nobody said why");
     match (result.status, &result.failure) {
-        (RunStatus::Success, _) => Incident::Succeeded { fence },
-        (RunStatus::Cancelled, _) => Incident::HandedBack { fence },
+        (RunStatus::Success, _) => TaskEvent::Succeeded { fence },
+        (RunStatus::Cancelled, _) => TaskEvent::Released { fence },
         (RunStatus::Failed, failure) => {
-            Incident::Failed { fence, failure: failure.clone().unwrap_or_else(unknown) }
+            TaskEvent::Failed { fence, failure: failure.clone().unwrap_or_else(unknown) }
         }
     }
 }
@@ -28,12 +28,12 @@ pub fn finish(
     store: &dyn Store,
     state: &Path,
     task: &TaskId,
-    incident: Incident,
+    event: TaskEvent,
     result: Option<&RunResult>,
-    rules: &Rules,
+    rules: &TaskPolicy,
     now: Now,
 ) -> Result<Option<Task>, StoreError> {
-    let change = Change { task, incident, rules, jitter: jitter(), result, workspace: None };
+    let change = Change { task, event, rules, jitter: jitter(), result, workspace: None };
     let changed = match store.change(&change, now) {
         Err(StoreError::Step { .. }) => return Ok(None),
         other => other?,
@@ -45,7 +45,7 @@ pub fn finish(
 /// Writes the files of letters. Without them the letters are still in the store, and the daemon writes them when it starts.
 pub fn write_letters(store: &dyn Store, state: &Path, tasks: &[TaskId]) {
     for task in tasks {
-        let letter = store.letter(task).map_err(|error| causes(&error));
+        let letter = store.dead_letter(task).map_err(|error| causes(&error));
         let written = letter.and_then(|letter| letter.write(state).map_err(|error| causes(&error)));
         if let Err(why) = written {
             tracing::warn!(%task, why, "the file of a dead letter cannot be written");

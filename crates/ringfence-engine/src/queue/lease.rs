@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ringfence_core::backend::Stop;
 use ringfence_core::ids::TaskId;
-use ringfence_core::task::{Incident, RetryRule};
-use ringfence_store::{Change, Rules, Store, StoreError};
+use ringfence_core::task::{RetryRule, TaskEvent};
+use ringfence_store::{Change, Store, StoreError, TaskPolicy};
 
 use super::waiting::pause;
 use crate::cancel::Cancel;
@@ -25,14 +25,14 @@ pub fn keep_alive(
     clock: Clock,
     cancel: Cancel,
 ) -> std::io::Result<()> {
-    let rules = Rules { retry: RetryRule::DEFAULT, webhook: None };
+    let rules = TaskPolicy { retry: RetryRule::DEFAULT, webhook: None };
     std::thread::Builder::new().name("heartbeat".into()).spawn(move || {
         loop {
             pause(HEARTBEAT);
             let now = clock.now();
-            let incident = Incident::Heartbeat { fence, until: now.seconds() + LEASE.as_secs() };
+            let event = TaskEvent::Heartbeat { fence, until: now.seconds() + LEASE.as_secs() };
             let change =
-                Change { task: &task, incident, rules: &rules, jitter: 0, result: None, workspace: None };
+                Change { task: &task, event, rules: &rules, jitter: 0, result: None, workspace: None };
             // Any other error, such as a full disk, says nothing about the lease.
             if let Err(StoreError::Step { .. } | StoreError::NoTask(_)) = store.change(&change, now) {
                 // Whoever took the lease away has asked for the end as well; this is for those who could not.

@@ -141,7 +141,7 @@ impl Manager<'_> {
         let mut mind = Mind::default();
         loop {
             mind.alarm = Alarm::default();
-            if !self.store.is_there() {
+            if !self.store.is_current() {
                 return Err(ManagerError::Gone);
             }
             if let Err(error) = self.round(&mut mind) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   dispatcher, worker-N … ──claims──▶ task ──launches──▶ runner (one process a run) ──▶ sandbox
-//!        ▲ watches, settles what vanished                   │ heartbeats, ends the task itself
+//!        ▲ watches, settles lost runners                   │ heartbeats, ends the task itself
 //!        └──────────────── lock of the run ◀────────────────┘ held as long as anything of it lives
 //! ```
 //! A runner needs nobody: whoever launched it may die, and it still ends its task. Whether a runner lives is told by a

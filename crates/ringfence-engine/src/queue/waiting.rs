@@ -1,4 +1,4 @@
-//! Waiting for whatever happens first: an order, a bell, the end of a process, a time.
+//! Waiting for the first of several events: a stop request, a change of the queue, the exit of a process, a deadline.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ring::hmac;
-use ringfence_core::task::Time;
+use ringfence_core::task::UnixSeconds;
 use ringfence_egress::{PostError, Poster};
 use ringfence_store::{Delivery, DeliveryState, Store, StoreError};
 
@@ -40,7 +40,7 @@ pub struct Deliverer<'a> {
 
 impl Deliverer<'_> {
     /// Delivers all that is due, and tells when the next is. One host does not wait for another.
-    pub fn deliver(&self) -> Result<Option<Time>, StoreError> {
+    pub fn deliver(&self) -> Result<Option<UnixSeconds>, StoreError> {
         loop {
             let now = self.clock.now().seconds();
             // A clock that went back must not put anything off for longer than any wait is.
@@ -98,7 +98,7 @@ impl Deliverer<'_> {
         if let Some(why) = &error {
             tracing::warn!(task = %delivery.task, delivery = delivery.id, why, "a webhook was not delivered");
         }
-        self.store.tried(delivery.id, state, due, error.as_deref(), now)?;
+        self.store.record_attempt(delivery.id, state, due, error.as_deref(), now)?;
         Ok(state != DeliveryState::Waiting)
     }
 }

@@ -89,7 +89,7 @@ fn follow(app: &App, after: u64) -> impl IntoResponse + use<> {
         stream::unfold(follower, |mut follower| async move { Some((follower.next().await?, follower)) });
     let events = pages.flat_map(|page| {
         stream::iter(page.into_iter().map(|entry| {
-            let event = Event::default().id(entry.id.to_string()).event(entry.happened.kind.clone());
+            let event = Event::default().id(entry.id.to_string()).event(entry.event.kind.clone());
             Ok::<_, Infallible>(
                 event.data(serde_json::to_string(&wire::Event::from(entry)).unwrap_or_default()),
             )

@@ -60,7 +60,7 @@ pub(super) async fn list(
 ) -> Result<Json<Letters>, Problem> {
     let limit = bounded(which.limit, "limit", 50, 1000)?;
     let before: Option<TaskId> = before(which.before, "task's number")?;
-    let letters = app.ask(move |house| house.letters(before.as_ref(), limit)).await?;
+    let letters = app.ask(move |house| house.dead_letters(before.as_ref(), limit)).await?;
     let next = letters
         .tasks
         .last()
@@ -79,7 +79,7 @@ pub(super) async fn show(
     State(app): State<App>,
     Named(id): Named<TaskId>,
 ) -> Result<Json<LetterBody>, Problem> {
-    let letter = app.ask(move |house| house.letter(&id)).await?;
+    let letter = app.ask(move |house| house.dead_letter(&id)).await?;
     Ok(Json(LetterBody { letter: letter.into() }))
 }
 

@@ -31,9 +31,9 @@ pub(super) struct AddedBody {
 
 /// A task with what was tried.
 #[derive(Serialize, ToSchema)]
-pub(super) struct TaskWithAttempts {
+pub(super) struct TaskWithRuns {
     task: wire::Task,
-    attempts: Vec<wire::Attempt>,
+    runs: Vec<wire::TaskRun>,
 }
 
 /// Some tasks, the newest first.
@@ -102,9 +102,9 @@ pub(super) async fn list(
     let states = which.status.iter().flat_map(|text| text.split(','));
     let states = states.map(|name| {
         let known = || {
-            format!("`{name}` is no state: known are {}", ringfence_core::task::StateName::NAMES.join(", "))
+            format!("`{name}` is no state: known are {}", ringfence_core::task::TaskStatus::NAMES.join(", "))
         };
-        ringfence_core::task::StateName::parse(name).ok_or_else(|| Problem::invalid(known()))
+        ringfence_core::task::TaskStatus::parse(name).ok_or_else(|| Problem::invalid(known()))
     });
     let filter = Filter {
         states: states.collect::<Result<_, _>>()?,
@@ -149,13 +149,13 @@ pub(super) async fn add_many(
 }
 
 /// One task, with what was tried.
-#[utoipa::path(get, path = "/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "Its number.")), responses((status = 200, body = TaskWithAttempts, description = "Here it is.")))]
+#[utoipa::path(get, path = "/tasks/{id}", tag = "tasks", params(("id" = String, Path, description = "Its number.")), responses((status = 200, body = TaskWithRuns, description = "Here it is.")))]
 pub(super) async fn show(
     State(app): State<App>,
     Named(id): Named<TaskId>,
-) -> Result<Json<TaskWithAttempts>, Problem> {
-    let (task, attempts) = app.ask(move |house| Ok((house.task(&id)?, house.attempts(&id)?))).await?;
-    Ok(Json(TaskWithAttempts { task: task.into(), attempts: attempts.into_iter().map(Into::into).collect() }))
+) -> Result<Json<TaskWithRuns>, Problem> {
+    let (task, runs) = app.ask(move |house| Ok((house.task(&id)?, house.runs_of_task(&id)?))).await?;
+    Ok(Json(TaskWithRuns { task: task.into(), runs: runs.into_iter().map(Into::into).collect() }))
 }
 
 /// Takes a task out of the queue and ends its run. When this answers, nothing of the run is left.

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use maud::html;
-use ringfence_core::task::StateName;
+use ringfence_core::task::TaskStatus;
 
 use super::view::{Page, ago, badge, money, tokens};
 use super::{Site, Visitor, Wrong};
@@ -24,7 +24,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
                 tbody { @for agent in &agents { tr {
                     td { a href={ "/ui/tasks?agent=" (quoted(&agent.row.agent)) } { (agent.row.agent) } @if let Some(name) = &agent.name { " " small { (name) } } }
                     td { (badge(word(agent.status))) }
-                    td { @for name in StateName::ALL { @if let Some(count) = agent.row.tasks.get(&name).filter(|count| **count > 0) { span.pair { (count) " " (name.as_str()) } " " } } }
+                    td { @for name in TaskStatus::ALL { @if let Some(count) = agent.row.tasks.get(&name).filter(|count| **count > 0) { span.pair { (count) " " (name.as_str()) } " " } } }
                     td { @if agent.row.changed_ms > 0 { (ago(agent.row.changed_ms)) " ago" } }
                     td { small { (tokens(&agent.row.usage)) } }
                     td.count { (money(&agent.row.usage)) }

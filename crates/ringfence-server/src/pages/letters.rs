@@ -14,7 +14,7 @@ use crate::problem::Problem;
 const MOST: usize = 200;
 
 pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
-    let letters = app.ask(|house| house.letters(None, MOST)).await?;
+    let letters = app.ask(|house| house.dead_letters(None, MOST)).await?;
     let body = html! {
         h1 { "Dead letters" }
         section.card id="letters" data-live {
@@ -23,7 +23,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
                 article.letter {
                     header {
                         a href={ "/ui/tasks/" (letter.task.id) } { "Task " (letter.task.id) } " "
-                        small { (line(what(&letter.task), 90)) " · " (letter.attempts.len()) " tries · died " (ago(letter.at_ms)) " ago" }
+                        small { (line(what(&letter.task), 90)) " · " (letter.runs.len()) " tries · died " (ago(letter.at_ms)) " ago" }
                         span.acts {
                             (button(&visitor, &format!("/ui/dead-letters/{}/retry", letter.task.id), "Retry", None))
                             (button(&visitor, &format!("/ui/dead-letters/{}/discard", letter.task.id), "Discard", Some("Throw this letter away?")))

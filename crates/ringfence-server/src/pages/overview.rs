@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use maud::html;
-use ringfence_core::task::{State as TaskState, StateName};
+use ringfence_core::task::{State as TaskState, TaskStatus};
 use ringfence_store::Filter;
 
 use super::view::{Page, ago, badge, line, money, number, state, tokens};
@@ -13,13 +13,13 @@ const HOUR: u64 = 3_600_000;
 pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wrong> {
     let (status, running, next, hours, today) = app
         .ask(|house| {
-            let of = |states: &[StateName], limit| {
+            let of = |states: &[TaskStatus], limit| {
                 house.tasks(&Filter { states: states.to_vec(), limit, ..Filter::default() })
             };
             Ok((
                 house.status()?,
-                of(&[StateName::Running], 50)?,
-                of(&[StateName::Queued, StateName::Blocked], 8)?,
+                of(&[TaskStatus::Running], 50)?,
+                of(&[TaskStatus::Queued, TaskStatus::Blocked], 8)?,
                 house.spans(HOUR, 24)?,
                 house.spans(24 * HOUR, 1)?,
             ))
@@ -33,7 +33,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
             p.said.bad role="alert" { "The settings cannot be read, so no task is taken: " (error) }
         }
         div.tiles id="tiles" data-live {
-            @for name in StateName::ALL {
+            @for name in TaskStatus::ALL {
                 a.tile href={ "/ui/tasks?status=" (name.as_str()) } {
                     strong { (number(count(name))) } (state(name))
                 }
@@ -51,7 +51,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
                 ul.list {
                     @for task in &running {
                         li {
-                            @if let TaskState::Running { run, .. } = &task.life.state {
+                            @if let TaskState::Running { run, .. } = &task.lifecycle.state {
                                 a href={ "/ui/runs/" (run) } { (line(what(task), 80)) }
                             }
                             small { "task " a href={ "/ui/tasks/" (task.id) } { (task.id) } " · " (task.spec.agent.as_deref().unwrap_or(task.spec.role.as_str())) " · since " (ago(task.changed_ms)) }
@@ -66,7 +66,7 @@ pub(super) async fn page(State(app): Site, visitor: Visitor) -> Result<Page, Wro
                     @for task in &next {
                         li {
                             a href={ "/ui/tasks/" (task.id) } { (line(what(task), 80)) }
-                            small { (state(task.life.state.name())) " added " (ago(task.created_ms)) " ago" }
+                            small { (state(task.lifecycle.state.name())) " added " (ago(task.created_ms)) " ago" }
                         }
                     }
                 }

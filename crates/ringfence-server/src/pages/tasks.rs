@@ -7,8 +7,8 @@ use axum::response::Response;
 use maud::{Markup, html};
 use ringfence_core::ids::TaskId;
 use ringfence_core::mode::Mode;
-use ringfence_core::task::{Role, State as TaskState, StateName, TaskSpec};
-use ringfence_store::{Attempt, Filter, Task};
+use ringfence_core::task::{Role, State as TaskState, TaskSpec, TaskStatus};
+use ringfence_store::{Filter, Task, TaskRun};
 use serde::Deserialize;
 
 use super::overview::what;
@@ -40,7 +40,7 @@ pub(super) async fn list(
     Asked(which): Asked<Which>,
 ) -> Result<Page, Wrong> {
     let filter = Filter {
-        states: StateName::parse(&which.status).into_iter().collect(),
+        states: TaskStatus::parse(&which.status).into_iter().collect(),
         role: which.role.parse().ok(),
         agent: Some(which.agent.clone()).filter(|agent| !agent.is_empty()),
         before: which.before.parse().ok(),
@@ -62,7 +62,7 @@ pub(super) async fn list(
             form.filter method="get" action="/ui/tasks" role="search" aria-label="Which tasks" {
                 label { "State" select name="status" {
                     option value="" { "all (" (total) ")" }
-                    @for name in StateName::ALL {
+                    @for name in TaskStatus::ALL {
                         option value=(name.as_str()) selected[which.status == name.as_str()] { (name.as_str()) " (" (counts.get(&name).copied().unwrap_or(0)) ")" }
                     }
                 } }
@@ -92,10 +92,10 @@ fn table(visitor: &Visitor, tasks: &[Task]) -> Markup {
                 @for task in tasks {
                     tr {
                         td { a href={ "/ui/tasks/" (task.id) } { (task.id) } }
-                        td { (state(task.life.state.name())) }
+                        td { (state(task.lifecycle.state.name())) }
                         td.what { a href={ "/ui/tasks/" (task.id) } { (line(what(task), 90)) } @if let Some(why) = failure(task) { small { (line(&why, 120)) } } }
                         td { (task.spec.agent.as_deref().unwrap_or(task.spec.role.as_str())) }
-                        td.count { (task.life.attempts) }
+                        td.count { (task.lifecycle.attempts) }
                         td { (ago(task.changed_ms)) }
                         td.acts { (actions(visitor, task)) }
                     }
@@ -106,18 +106,18 @@ fn table(visitor: &Visitor, tasks: &[Task]) -> Markup {
 }
 
 fn failure(task: &Task) -> Option<String> {
-    let last = task.life.failures.last().filter(|_| task.life.state != TaskState::Done)?;
+    let last = task.lifecycle.failures.last().filter(|_| task.lifecycle.state != TaskState::Done)?;
     Some(format!("{}: {}", last.class, last.message))
 }
 
 fn actions(visitor: &Visitor, task: &Task) -> Markup {
     let to = |what: &str| format!("/ui/tasks/{}/{what}", task.id);
     html! {
-        @match task.life.state.name() {
-            StateName::Queued | StateName::Blocked => (button(visitor, &to("cancel"), "Cancel", None)),
-            StateName::Running => (button(visitor, &to("cancel"), "Cancel", Some("End the run of this task?"))),
-            StateName::Dead | StateName::Failed | StateName::Cancelled => (button(visitor, &to("retry"), "Retry", None)),
-            StateName::Done => {}
+        @match task.lifecycle.state.name() {
+            TaskStatus::Queued | TaskStatus::Blocked => (button(visitor, &to("cancel"), "Cancel", None)),
+            TaskStatus::Running => (button(visitor, &to("cancel"), "Cancel", Some("End the run of this task?"))),
+            TaskStatus::Dead | TaskStatus::Failed | TaskStatus::Cancelled => (button(visitor, &to("retry"), "Retry", None)),
+            TaskStatus::Done => {}
         }
     }
 }
@@ -214,7 +214,11 @@ pub(super) async fn act(
         }
         _ => return Err(Problem::not_found("there is no such button").into()),
     };
-    Ok(back(&visitor, &here, changed.map(|task| format!("Task {} is {}.", task.id, task.life.state.name()))))
+    Ok(back(
+        &visitor,
+        &here,
+        changed.map(|task| format!("Task {} is {}.", task.id, task.lifecycle.state.name())),
+    ))
 }
 
 pub(super) async fn show(
@@ -222,12 +226,12 @@ pub(super) async fn show(
     visitor: Visitor,
     Named(id): Named<TaskId>,
 ) -> Result<Page, Wrong> {
-    let (task, attempts) = app.ask(move |house| Ok((house.task(&id)?, house.attempts(&id)?))).await?;
+    let (task, runs) = app.ask(move |house| Ok((house.task(&id)?, house.runs_of_task(&id)?))).await?;
     let body = html! {
         h1 { "Task " (task.id) }
         section.card id="task" data-live {
-            p { (state(task.life.state.name())) " " (when(&task)) span.acts { (actions(&visitor, &task)) @if task.life.state.name().is_final() { (button(&visitor, &format!("/ui/tasks/{}/delete", task.id), "Delete", Some("Forget this task?"))) } } }
-            @if let Some(last) = task.life.failures.last().filter(|_| task.life.state != TaskState::Done) {
+            p { (state(task.lifecycle.state.name())) " " (when(&task)) span.acts { (actions(&visitor, &task)) @if task.lifecycle.state.name().is_final() { (button(&visitor, &format!("/ui/tasks/{}/delete", task.id), "Delete", Some("Forget this task?"))) } } }
+            @if let Some(last) = task.lifecycle.failures.last().filter(|_| task.lifecycle.state != TaskState::Done) {
                 div.failure { strong { (last.class) } p { (last.message) } @if let Some(remedy) = &last.remedy { p.remedy { (remedy) } } }
             }
             @if let Some(text) = task.result.as_ref().map(|result| &result.text).filter(|text| !text.is_empty()) {
@@ -253,19 +257,19 @@ pub(super) async fn show(
                 }
             }
         }
-        section.card id="attempts" data-live {
+        section.card id="runs" data-live {
             h2 { "Attempts" }
-            @if attempts.is_empty() { p.empty { "It was not tried yet." } } @else { (tried(&attempts)) }
+            @if runs.is_empty() { p.empty { "It was not tried yet." } } @else { (run_table(&runs)) }
         }
     };
     Ok(Page::new(&visitor, "/ui/tasks", &format!("Task {}", task.id), &body))
 }
 
-fn tried(attempts: &[Attempt]) -> Markup {
+fn run_table(runs: &[TaskRun]) -> Markup {
     html! {
         div.scroll { table {
             thead { tr { th { "Run" } th { "Status" } th { "By" } th { "Began" } th { "Took" } th { "Used" } } }
-            tbody { @for attempt in attempts {
+            tbody { @for attempt in runs {
                 tr {
                     td { a href={ "/ui/runs/" (attempt.run) } { (attempt.run) } }
                     td { (badge(ended(attempt))) @if let Some(class) = attempt.class { " " small { (class) } } }
@@ -279,7 +283,7 @@ fn tried(attempts: &[Attempt]) -> Markup {
     }
 }
 
-fn ended(attempt: &Attempt) -> &'static str {
+fn ended(attempt: &TaskRun) -> &'static str {
     use ringfence_core::event::RunStatus;
     match (attempt.status, attempt.ended_ms) {
         (Some(RunStatus::Success), _) => "success",
@@ -298,7 +302,7 @@ pub(super) fn fact(name: &str, value: Option<&str>) -> Markup {
 fn when(task: &Task) -> Markup {
     let at = |seconds: u64| crate::wire::time(seconds.saturating_mul(1000));
     html! {
-        @match &task.life.state {
+        @match &task.lifecycle.state {
             TaskState::Queued { not_before } if *not_before > task.changed_ms / 1000 => { "tried again at " time { (at(*not_before)) } },
             TaskState::Blocked { until } => { "by the provider's limit, until " time { (at(*until)) } },
             TaskState::Running { run, .. } => { "as " a href={ "/ui/runs/" (run) } { (run) } },

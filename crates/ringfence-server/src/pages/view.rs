@@ -3,7 +3,7 @@
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use ringfence_core::event::Usage;
-use ringfence_core::task::StateName;
+use ringfence_core::task::TaskStatus;
 
 use super::Visitor;
 use crate::works::Work;
@@ -104,7 +104,7 @@ pub(super) fn badge(word: &str) -> Markup {
 }
 
 /// A state of tasks.
-pub(super) fn state(name: StateName) -> Markup {
+pub(super) fn state(name: TaskStatus) -> Markup {
     badge(name.as_str())
 }
 

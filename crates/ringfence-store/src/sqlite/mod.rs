@@ -1,7 +1,7 @@
-//! The store in one file of SQLite.
+//! The store as one SQLite file, which several processes may open.
 //!
-//! Any number of processes may have it open. Within one process those who write at the same time share a transaction:
-//! whoever comes first takes along what the others have brought meanwhile, and one wait for the disk serves them all.
+//! Writes of one process are group-committed: one thread becomes the leader and commits all pending writes in one transaction,
+//! with one flush to disk.
 
 mod claim;
 mod others;
@@ -20,91 +20,91 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, ffi};
 
 use crate::atomic;
-use crate::bell::Bell;
 use crate::error::StoreError;
+use crate::notify::ChangeNotifier;
 
-/// How long to wait for somebody else's turn to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for the write lock of another process.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The store.
 pub struct Sqlite {
     state: PathBuf,
     path: PathBuf,
-    /// Which file it was when it was opened.
+    /// Device and inode of the file when it was opened.
     identity: (u64, u64),
     writer: Mutex<Connection>,
-    group: Mutex<Group>,
+    group: Mutex<CommitGroup>,
     reader: OnceLock<Mutex<Connection>>,
-    bell: Bell,
+    notifier: ChangeNotifier,
 }
 
 type Run = Box<dyn FnOnce(&Connection) -> bool + Send>;
 
-/// Those who write at the same time.
+/// Pending writes of the process.
 #[derive(Default)]
-struct Group {
-    /// Whether one of them is writing.
+struct CommitGroup {
+    /// Whether a leader is committing.
     led: bool,
-    waiting: Vec<Order>,
+    waiting: Vec<PendingWrite>,
 }
 
-/// Whether anybody else has to hear of it.
+/// Whether watchers of the queue are notified of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sound {
-    Ring,
-    Silent,
+enum Notify {
+    Watchers,
+    Nobody,
 }
 
-/// Something to be written with others.
-struct Order {
-    /// Who waits for it.
+/// A write that waits for a leader.
+struct PendingWrite {
+    /// Thread that waits for the result.
     who: Thread,
-    sound: Sound,
-    /// Whether it went well.
+    notify: Notify,
+    /// Executes the write; returns whether it succeeded.
     run: Run,
-    /// Tells what came of it, once all is on the disk, or why nothing is.
+    /// Passes on the result after the commit, or the error of the commit.
     tell: Box<dyn FnOnce(Option<StoreError>) + Send>,
 }
 
-/// Why something was not done: the database's reason, or one of the queue's.
-enum Fault {
+/// Error of a query: of the database or of the queue.
+enum SqlError {
     Sql(rusqlite::Error),
     Store(StoreError),
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for SqlError {
     fn from(error: rusqlite::Error) -> Self {
-        Fault::Sql(error)
+        SqlError::Sql(error)
     }
 }
 
-impl From<StoreError> for Fault {
+impl From<StoreError> for SqlError {
     fn from(error: StoreError) -> Self {
-        Fault::Store(error)
+        SqlError::Store(error)
     }
 }
 
-type Done<T> = Result<T, Fault>;
-type Slot<T> = Arc<Mutex<Option<Result<T, StoreError>>>>;
+type SqlResult<T> = Result<T, SqlError>;
+type ResultSlot<T> = Arc<Mutex<Option<Result<T, StoreError>>>>;
 
 impl Sqlite {
-    /// Where the store of an installation is.
+    /// Returns the path of the store in a state directory.
     pub fn file(state: &Path) -> PathBuf {
         state.join("ringfence.db")
     }
 
-    /// A file that is there once the running system has had settings of its own: looking for it is faster than for them.
+    /// Returns the path of a file that exists once the running system has settings. Checking for it avoids opening the store.
     pub fn system_marker(state: &Path) -> PathBuf {
         state.join("system_config")
     }
 
-    /// Opens the store of an installation, and makes it if it is not there.
+    /// Opens the store of a state directory, and creates it if it does not exist.
     pub fn open(state: &Path) -> Result<Self, StoreError> {
         let path = Self::file(state);
         let place = |error: io::Error| StoreError::Place { path: path.clone(), why: error.to_string() };
         atomic::private_dir(state).map_err(place)?;
-        // Made by us, so that nobody else can read it. One that is there must not be opened: to close it again would free
-        // all locks that this process has on it, those of an open store too.
+        // Created here for its mode. An existing file must not be opened: closing it would release all POSIX locks of this
+        // process on it, including those of an open store.
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(place(error)),
             _ => {}
@@ -117,25 +117,25 @@ impl Sqlite {
             writer: Mutex::new(connection),
             group: Mutex::default(),
             reader: OnceLock::new(),
-            bell: Bell::new(state),
+            notifier: ChangeNotifier::new(state),
             state: state.to_owned(),
             path,
         })
     }
 
-    /// The bell that every change rings.
-    pub fn bell(&self) -> &Bell {
-        &self.bell
+    /// Returns the notifier for changes.
+    pub fn notifier(&self) -> &ChangeNotifier {
+        &self.notifier
     }
 
-    /// Looks whether the file is what it should be. Takes its time.
+    /// Checks the integrity of the file, which takes time.
     pub fn verify(&self) -> Result<(), StoreError> {
         let told: String =
             self.read(|connection| Ok(connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?))?;
         if told == "ok" { Ok(()) } else { Err(StoreError::Damaged { path: self.path.clone(), why: told }) }
     }
 
-    fn read<T>(&self, query: impl FnOnce(&Connection) -> Done<T>) -> Result<T, StoreError> {
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> SqlResult<T>) -> Result<T, StoreError> {
         let reader = match self.reader.get() {
             Some(reader) => reader,
             None => {
@@ -146,25 +146,25 @@ impl Sqlite {
         query(&lock(reader)).map_err(|fault| explain(&self.path, fault))
     }
 
-    /// Writes with whoever else writes now, and rings. It is on the disk when this returns.
+    /// Executes a write with the pending writes of other threads, and notifies watchers. It is durable when this returns.
     fn write<T: Send + 'static>(
         &self,
-        order: impl FnOnce(&Connection) -> Done<T> + Send + 'static,
+        order: impl FnOnce(&Connection) -> SqlResult<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.write_so(Sound::Ring, order)
+        self.write_so(Notify::Watchers, order)
     }
 
     fn write_so<T: Send + 'static>(
         &self,
-        sound: Sound,
-        order: impl FnOnce(&Connection) -> Done<T> + Send + 'static,
+        notify: Notify,
+        order: impl FnOnce(&Connection) -> SqlResult<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (pending, told): (Slot<T>, Slot<T>) = (Arc::default(), Arc::default());
+        let (pending, told): (ResultSlot<T>, ResultSlot<T>) = (Arc::default(), Arc::default());
         let (done, result, tell, path) =
             (Arc::clone(&pending), pending, Arc::clone(&told), self.path.clone());
-        lock(&self.group).waiting.push(Order {
+        lock(&self.group).waiting.push(PendingWrite {
             who: std::thread::current(),
-            sound,
+            notify,
             run: Box::new(move |connection| {
                 let result = order(connection).map_err(|fault| explain(&path, fault));
                 let went_well = result.is_ok();
@@ -180,27 +180,27 @@ impl Sqlite {
             let mut group = lock(&self.group);
             if group.led {
                 drop(group);
-                // Whoever leads wakes those that it served, and one that is to lead next.
+                // The leader wakes the threads of its writes and the next leader.
                 std::thread::park();
                 continue;
             }
             group.led = true;
             let orders = std::mem::take(&mut group.waiting);
             drop(group);
-            self.lead(orders);
+            self.commit_as_leader(orders);
         }
     }
 
-    /// Writes for all, and tells each.
-    fn lead(&self, orders: Vec<Order>) {
-        let loud = orders.iter().any(|order| order.sound == Sound::Ring);
+    /// Commits all pending writes and passes on the results.
+    fn commit_as_leader(&self, orders: Vec<PendingWrite>) {
+        let loud = orders.iter().any(|order| order.notify == Notify::Watchers);
         let (mut runs, mut waiting) = (Vec::new(), Vec::new());
-        for Order { who, run, tell, .. } in orders {
+        for PendingWrite { who, run, tell, .. } in orders {
             runs.push(run);
             waiting.push((who, tell));
         }
-        let written = self.together(runs);
-        let error = written.err().map(|error| explain(&self.path, Fault::Sql(error)));
+        let written = self.run_group(runs);
+        let error = written.err().map(|error| explain(&self.path, SqlError::Sql(error)));
         let next = {
             let mut group = lock(&self.group);
             group.led = false;
@@ -214,15 +214,15 @@ impl Sqlite {
             who.unpark();
         }
         if loud {
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 
-    fn together(&self, runs: Vec<Run>) -> rusqlite::Result<()> {
+    fn run_group(&self, runs: Vec<Run>) -> rusqlite::Result<()> {
         let mut connection = lock(&self.writer);
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for run in runs {
-            // By hand, for statements that are kept are not read anew each time.
+            // Cached statements are faster than rusqlite's savepoints, which are parsed each time.
             let say = |words: &str| transaction.prepare_cached(words)?.execute([]);
             say("SAVEPOINT one")?;
             if !run(&transaction) && !transaction.is_autocommit() {
@@ -231,7 +231,7 @@ impl Sqlite {
             if !transaction.is_autocommit() {
                 say("RELEASE one")?;
             }
-            // A full disk may have ended the whole transaction; what came next would be on its own.
+            // A full disk may have rolled back the whole transaction; further writes would be outside of it.
             if transaction.is_autocommit() {
                 return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None));
             }
@@ -239,8 +239,8 @@ impl Sqlite {
         transaction.commit()
     }
 
-    /// Writes alone, with what the caller has borrowed.
-    fn write_alone<T>(&self, order: impl FnOnce(&Connection) -> Done<T>) -> Result<T, StoreError> {
+    /// Executes a write in a transaction of its own. The closure may borrow.
+    fn write_alone<T>(&self, order: impl FnOnce(&Connection) -> SqlResult<T>) -> Result<T, StoreError> {
         let mut connection = lock(&self.writer);
         let written = (|| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -252,14 +252,14 @@ impl Sqlite {
     }
 }
 
-fn explain(path: &Path, fault: Fault) -> StoreError {
+fn explain(path: &Path, fault: SqlError) -> StoreError {
     let error = match fault {
-        Fault::Store(error) => return error,
-        Fault::Sql(error) => error,
+        SqlError::Store(error) => return error,
+        SqlError::Sql(error) => error,
     };
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::Full,
-        // Where the database shares memory by a file it says less.
+        // Errors of the shared-memory file do not say that the disk is full.
         Some(ErrorCode::SystemIoFailure) if is_full(path) => StoreError::Full,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -277,11 +277,11 @@ fn is_full(path: &Path) -> bool {
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
-    let connected = (|| -> Done<_> {
+    let connected = (|| -> SqlResult<_> {
         let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-        connection.busy_timeout(PATIENCE)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.set_prepared_statement_cache_capacity(64);
-        // Else a statement that is kept is planned anew for other values, which takes longer than what it does.
+        // Avoids planning cached statements again for other values.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         Ok(connection)
     })();
@@ -292,12 +292,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What SQLite takes for a whole number.
+/// Converts to an integer of SQLite, saturating.
 fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// The same back.
+/// Converts from an integer of SQLite; negative values become 0.
 fn uint(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }

@@ -3,37 +3,37 @@
 use ringfence_core::config::shown;
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::TaskId;
-use ringfence_core::task::Time;
+use ringfence_core::task::UnixSeconds;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::{Value, json};
 
-use super::tasks::{Kept, attempts_of, id_of, json_of, note, parsed, seq_of};
-use super::{Done, Sqlite, int, uint};
+use super::tasks::{TaskRow, id_of, json_of, note, parsed, runs_of, seq_of};
+use super::{SqlResult, Sqlite, int, uint};
 use crate::config::SystemConfig;
 use crate::dead_letters::{DeadLetter, DeadLetters};
 use crate::deliveries::{Deliveries, Delivery, DeliveryState};
 use crate::error::StoreError;
-use crate::events::{Entry, Events, Happened};
+use crate::events::{Events, NewEvent, StoredEvent};
 use crate::processes::{ProcessRow, Processes};
 use crate::tasks::Now;
 
 impl Events for Sqlite {
-    fn note(&self, happened: &Happened, now: Now) -> Result<(), StoreError> {
+    fn note(&self, happened: &NewEvent, now: Now) -> Result<(), StoreError> {
         let happened = happened.clone();
         self.write(move |connection| note(connection, &happened, now).map(|_| ()))
     }
 
-    fn events_after(&self, id: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    fn events_after(&self, id: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare_cached(
                 "SELECT id, at, kind, task, run, data FROM events WHERE id > ?1 ORDER BY id LIMIT ?2",
             )?;
             let rows = query.query_map(params![int(id), int(limit as u64)], |row| {
                 let data: Option<String> = row.get(5)?;
-                Ok(Entry {
+                Ok(StoredEvent {
                     id: uint(row.get(0)?),
                     at_ms: uint(row.get(1)?),
-                    happened: Happened {
+                    event: NewEvent {
                         kind: row.get(2)?,
                         task: row.get(3)?,
                         run: row.get(4)?,
@@ -54,20 +54,20 @@ impl Events for Sqlite {
     }
 }
 
-fn letter_of(connection: &Connection, seq: i64, at: i64) -> Done<DeadLetter> {
-    let kept = Kept::of(connection, seq)?.ok_or_else(|| StoreError::NoLetter(seq.to_string()))?;
-    let task = kept.into_task(connection)?;
-    let unknown = || Failure::new(FailureClass::Unknown, "nobody knows why");
+fn dead_letter_of(connection: &Connection, seq: i64, at: i64) -> SqlResult<DeadLetter> {
+    let row = TaskRow::of(connection, seq)?.ok_or_else(|| StoreError::NoDeadLetter(seq.to_string()))?;
+    let task = row.into_task(connection)?;
+    let unknown = || Failure::new(FailureClass::Unknown, "the cause is unknown");
     Ok(DeadLetter {
-        failure: task.life.failures.last().cloned().unwrap_or_else(unknown),
+        failure: task.lifecycle.failures.last().cloned().unwrap_or_else(unknown),
         at_ms: uint(at),
-        attempts: attempts_of(connection, seq)?,
+        runs: runs_of(connection, seq)?,
         task,
     })
 }
 
 impl DeadLetters for Sqlite {
-    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
+    fn dead_letters(&self, before: Option<&TaskId>, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
         let before = before.map(seq_of).transpose()?.unwrap_or(i64::MAX);
         self.read(|connection| {
             let mut query = connection.prepare_cached(
@@ -77,24 +77,24 @@ impl DeadLetters for Sqlite {
             let rows = query.query_map(params![before, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             rows.map(|row| {
                 let (seq, at) = row?;
-                letter_of(connection, seq, at)
+                dead_letter_of(connection, seq, at)
             })
             .collect()
         })
     }
 
-    fn letter(&self, task: &TaskId) -> Result<DeadLetter, StoreError> {
-        let missing = || StoreError::NoLetter(task.to_string());
+    fn dead_letter(&self, task: &TaskId) -> Result<DeadLetter, StoreError> {
+        let missing = || StoreError::NoDeadLetter(task.to_string());
         let seq = seq_of(task).map_err(|_| missing())?;
         self.read(|connection| {
             let mut query = connection.prepare_cached("SELECT at FROM dead_letters WHERE task = ?1")?;
             let at: Option<i64> = query.query_row([seq], |row| row.get(0)).optional()?;
-            letter_of(connection, seq, at.ok_or_else(missing)?)
+            dead_letter_of(connection, seq, at.ok_or_else(missing)?)
         })
     }
 
     fn discard(&self, task: &TaskId) -> Result<(), StoreError> {
-        let missing = StoreError::NoLetter(task.to_string());
+        let missing = StoreError::NoDeadLetter(task.to_string());
         let Ok(seq) = seq_of(task) else { return Err(missing) };
         let gone = self.write(move |connection| {
             Ok(connection.execute("DELETE FROM dead_letters WHERE task = ?1", [seq])?)
@@ -128,11 +128,11 @@ impl Deliveries for Sqlite {
         })
     }
 
-    fn tried(
+    fn record_attempt(
         &self,
         id: u64,
         state: DeliveryState,
-        due: Time,
+        due: UnixSeconds,
         error: Option<&str>,
         now: Now,
     ) -> Result<(), StoreError> {
@@ -148,13 +148,13 @@ impl Deliveries for Sqlite {
                 .optional()?;
             let Some((task, url)) = tried else { return Ok(()) };
             if state == DeliveryState::Waiting {
-                // Who does not answer one does not answer the others either.
+                // Other deliveries to the same URL would fail too.
                 connection.execute(
                     "UPDATE deliveries SET due = max(due, ?2) WHERE state = 'waiting' AND url = ?1",
                     params![url, int(due)],
                 )?;
             }
-            let happened = Happened {
+            let happened = NewEvent {
                 kind: match state {
                     DeliveryState::Waiting => "webhook.retrying".into(),
                     DeliveryState::Delivered => "webhook.delivered".into(),
@@ -195,8 +195,8 @@ impl Processes for Sqlite {
                  ON CONFLICT(name) DO UPDATE SET wanted = excluded.wanted",
                 params![name, wanted, json_of(&ProcessRow::idle(&name))?],
             )?;
-            let happened = Happened {
-                kind: "process.wanted".into(),
+            let happened = NewEvent {
+                kind: "process.desired_state_changed".into(),
                 task: None,
                 run: None,
                 data: json!({ "name": name, "wanted": wanted }),
@@ -213,7 +213,7 @@ impl Processes for Sqlite {
                  ON CONFLICT(name) DO UPDATE SET row = excluded.row",
                 params![row.name, row.wanted, json_of(&row)?],
             )?;
-            let happened = Happened {
+            let happened = NewEvent {
                 kind: "process.changed".into(),
                 task: None,
                 run: None,
@@ -236,7 +236,7 @@ impl SystemConfig for Sqlite {
     fn set_system_config(&self, changes: &[(String, Option<Value>)], now: Now) -> Result<(), StoreError> {
         let marker = Self::system_marker(&self.state);
         if changes.iter().any(|(_, value)| value.is_some()) {
-            // Before the value is there: whoever sees it looks for the value.
+            // The marker exists before the value, so that no reader misses the value.
             let made = crate::atomic::write(&marker, b"");
             made.map_err(|error| StoreError::Place { path: marker.clone(), why: error.to_string() })?;
         }
@@ -247,7 +247,7 @@ impl SystemConfig for Sqlite {
     }
 }
 
-fn set_one(connection: &Connection, key: &str, value: Option<&Value>, now: Now) -> Done<()> {
+fn set_one(connection: &Connection, key: &str, value: Option<&Value>, now: Now) -> SqlResult<()> {
     let mut query = connection.prepare_cached("SELECT value FROM system_config WHERE key = ?1")?;
     let before: Option<Value> = query.query_row([key], |row| parsed(row, 0)).optional()?;
     match value {
@@ -258,7 +258,7 @@ fn set_one(connection: &Connection, key: &str, value: Option<&Value>, now: Now) 
         )?,
         None => connection.execute("DELETE FROM system_config WHERE key = ?1", [key])?,
     };
-    let happened = Happened {
+    let happened = NewEvent {
         kind: "config.changed".into(),
         task: None,
         run: None,

@@ -1,67 +1,70 @@
-//! The tables, and how older ones become them.
+//! Schema and migrations.
 
 use std::path::Path;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{Done, explain};
+use super::{SqlResult, explain};
 use crate::error::StoreError;
 
-/// What takes a store from one version to the next. Never changed once released, only added to.
+/// Migrations, one for each version of the schema. A released migration is never changed.
 const STEPS: &[&str] = &["
 CREATE TABLE tasks(
-    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
-    agent       TEXT,
-    role        TEXT NOT NULL,
-    lane        TEXT NOT NULL,
-    priority    INTEGER NOT NULL,
-    key         TEXT UNIQUE,
-    spec        TEXT NOT NULL,
-    life        TEXT NOT NULL,
-    -- What follows is read off the life, for the sake of the indexes.
-    state       TEXT NOT NULL,
-    due         INTEGER NOT NULL,
-    ready       INTEGER NOT NULL,
-    holds       INTEGER NOT NULL,
-    waits       INTEGER NOT NULL,
-    run         TEXT,
-    fence       INTEGER NOT NULL,
-    lease_until INTEGER NOT NULL,
-    owner       TEXT,
-    -- The run that it was cancelled in, until nothing of it is left.
-    leaving     TEXT,
-    result      TEXT,
-    created     INTEGER NOT NULL,
-    changed     INTEGER NOT NULL
+    seq               INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent             TEXT,
+    role              TEXT NOT NULL,
+    lane              TEXT NOT NULL,
+    priority          INTEGER NOT NULL,
+    key               TEXT UNIQUE,
+    spec              TEXT NOT NULL,
+    -- Device and inode of the task's directory when the task was accepted, as JSON.
+    workspace         TEXT,
+    -- The lifecycle of the task. The columns up to `lease_until` are derived from it, for the indexes.
+    state_json        TEXT NOT NULL,
+    state             TEXT NOT NULL,
+    not_before        INTEGER NOT NULL,
+    ready             INTEGER NOT NULL,
+    blocks_lane       INTEGER NOT NULL,
+    open_dependencies INTEGER NOT NULL,
+    run               TEXT,
+    fence             INTEGER NOT NULL,
+    lease_until       INTEGER NOT NULL,
+    owner             TEXT,
+    -- The run in which the task was cancelled, until its sandbox is removed.
+    cleanup_run       TEXT,
+    result            TEXT,
+    created           INTEGER NOT NULL,
+    changed           INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX tasks_ready ON tasks(lane, priority DESC, seq) WHERE ready = 1;
-CREATE INDEX tasks_holding ON tasks(lane) WHERE holds = 1;
-CREATE INDEX tasks_due ON tasks(due) WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked');
--- Those that are from the future, because the clock went back.
-CREATE INDEX tasks_future ON tasks(changed) WHERE ready = 0 AND waits = 0 AND state IN ('queued', 'blocked');
+CREATE INDEX tasks_blocking_lane ON tasks(lane) WHERE blocks_lane = 1;
+CREATE INDEX tasks_not_before ON tasks(not_before)
+    WHERE ready = 0 AND open_dependencies = 0 AND state IN ('queued', 'blocked');
+-- Finds tasks with a time in the future after the clock went back.
+CREATE INDEX tasks_future ON tasks(changed)
+    WHERE ready = 0 AND open_dependencies = 0 AND state IN ('queued', 'blocked');
 CREATE INDEX tasks_running ON tasks(lane) WHERE state = 'running';
-CREATE INDEX tasks_leaving ON tasks(lane) WHERE leaving IS NOT NULL;
+CREATE INDEX tasks_cleanup ON tasks(lane) WHERE cleanup_run IS NOT NULL;
 CREATE INDEX tasks_lane ON tasks(lane);
 CREATE INDEX tasks_state ON tasks(state, seq);
 CREATE INDEX tasks_ended ON tasks(changed) WHERE state IN ('done', 'dead', 'cancelled');
 
--- Which task waits for which.
-CREATE TABLE befores(
-    needs INTEGER NOT NULL,
-    task  INTEGER NOT NULL,
-    PRIMARY KEY(needs, task)
+CREATE TABLE task_dependencies(
+    depends_on INTEGER NOT NULL,
+    task       INTEGER NOT NULL,
+    PRIMARY KEY(depends_on, task)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX befores_task ON befores(task);
+CREATE INDEX task_dependencies_task ON task_dependencies(task);
 
--- One task at a time each. `best` and `role` are those of the first task whose turn it is, null if there is none.
+-- At most one task of a lane runs at a time. `best` and `role` are the priority and role of the next task, null if there is none.
 CREATE TABLE lanes(
-    name   TEXT PRIMARY KEY,
-    free   INTEGER NOT NULL,
-    best   INTEGER,
-    role   TEXT,
-    served INTEGER NOT NULL
+    name              TEXT PRIMARY KEY,
+    free              INTEGER NOT NULL,
+    best              INTEGER,
+    role              TEXT,
+    last_served_event INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX lanes_open ON lanes(role, best DESC, served) WHERE free = 1 AND best IS NOT NULL;
+CREATE INDEX lanes_open ON lanes(role, best DESC, last_served_event) WHERE free = 1 AND best IS NOT NULL;
 
 CREATE TABLE runs(
     run           TEXT PRIMARY KEY,
@@ -78,6 +81,7 @@ CREATE TABLE runs(
     cost_usd      REAL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX runs_task ON runs(task, fence);
+CREATE INDEX runs_ended ON runs(ended);
 
 CREATE TABLE events(
     id   INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -116,21 +120,19 @@ CREATE TABLE system_config(
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-", "CREATE INDEX runs_ended ON runs(ended);", "
--- Device and inode of the task's directory when it was accepted, as JSON.
-ALTER TABLE tasks ADD COLUMN workspace TEXT;"];
+"];
 
-/// Makes the tables, or brings them up to date. A store of a later version is left alone.
+/// Creates or migrates the schema. A store with a newer schema is not changed.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let known = u32::try_from(STEPS.len()).unwrap_or(u32::MAX);
-    let prepared = (|| -> Done<_> {
-        // Every commit waits for the disk, but only for the log that the other setting makes.
+    let prepared = (|| -> SqlResult<_> {
+        // Every commit flushes the write-ahead log.
         connection.pragma_update(None, "synchronous", "FULL")?;
         let found = version(connection)?;
         if found < known {
             connection.pragma_update(None, "journal_mode", "WAL")?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            // Somebody else may have been faster, and know more.
+            // Another process may have migrated it meanwhile.
             let found = version(&transaction)?;
             for step in STEPS.iter().skip(found as usize) {
                 transaction.execute_batch(step)?;

@@ -1,4 +1,4 @@
-//! Tasks: adding, reading, and what happens to them with all that follows.
+//! Tasks: adding, reading and changing them, with the consequences for their dependents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -7,84 +7,84 @@ use ringfence_core::event::{RunResult, RunStatus, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::paths::DirectoryId;
-use ringfence_core::task::{Incident, Life, RetryRule, Role, State, StateName, TaskSpec, Time};
+use ringfence_core::task::{Lifecycle, RetryRule, Role, State, TaskEvent, TaskSpec, TaskStatus, UnixSeconds};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::claim::{take, worth_it};
-use super::{Done, Fault, Sound, Sqlite, int, uint};
+use super::claim::{claim_tasks, has_claimable};
+use super::{Notify, SqlError, SqlResult, Sqlite, int, uint};
 use crate::error::StoreError;
-use crate::events::Happened;
+use crate::events::NewEvent;
 use crate::tasks::{
-    Added, AgentRow, Attempt, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Rules, Span, Task,
-    Tasks,
+    Added, AgentRow, Change, Changed, Claim, Counts, Filter, Lease, NewTask, Now, Span, Task, TaskPolicy,
+    TaskRun, Tasks,
 };
 
-/// All that a row of a task says.
-pub(super) const COLUMNS: &str =
-    "seq, spec, lane, life, created, changed, result, waits, leaving IS NOT NULL, workspace";
+/// Columns of a `TaskRow`.
+pub(super) const COLUMNS: &str = "seq, spec, lane, state_json, created, changed, result, open_dependencies, cleanup_run IS NOT NULL, workspace";
 
-/// A row of a task.
-pub(super) struct Kept {
+/// A row of `tasks`.
+pub(super) struct TaskRow {
     pub(super) seq: i64,
     pub(super) spec: TaskSpec,
     pub(super) lane: String,
-    pub(super) life: Life,
+    pub(super) lifecycle: Lifecycle,
     pub(super) created: i64,
     pub(super) changed: i64,
     pub(super) result: Option<String>,
-    pub(super) waits: i64,
-    /// Whether something of its last run may be left.
-    pub(super) leaving: bool,
-    /// Device and inode of its directory.
+    pub(super) open_dependencies: i64,
+    /// Whether the sandbox of its last run may still exist.
+    pub(super) cleanup_pending: bool,
+    /// Device and inode of its directory, as JSON.
     pub(super) workspace: Option<String>,
 }
 
-impl Kept {
+impl TaskRow {
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             seq: row.get(0)?,
             spec: parsed(row, 1)?,
             lane: row.get(2)?,
-            life: parsed(row, 3)?,
+            lifecycle: parsed(row, 3)?,
             created: row.get(4)?,
             changed: row.get(5)?,
             result: row.get(6)?,
-            waits: row.get(7)?,
-            leaving: row.get(8)?,
+            open_dependencies: row.get(7)?,
+            cleanup_pending: row.get(8)?,
             workspace: row.get(9)?,
         })
     }
 
-    pub(super) fn of(connection: &Connection, seq: i64) -> Done<Option<Self>> {
+    pub(super) fn of(connection: &Connection, seq: i64) -> SqlResult<Option<Self>> {
         let mut query = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM tasks WHERE seq = ?1"))?;
         Ok(query.query_row([seq], Self::read).optional()?)
     }
 
-    pub(super) fn into_task(self, connection: &Connection) -> Done<Task> {
-        let waits_for = if self.waits > 0 { undone_befores(connection, self.seq)? } else { Vec::new() };
+    pub(super) fn into_task(self, connection: &Connection) -> SqlResult<Task> {
+        let waits_for =
+            if self.open_dependencies > 0 { open_dependencies_of(connection, self.seq)? } else { Vec::new() };
         Ok(Task {
             id: id_of(self.seq)?,
             spec: self.spec,
             lane: self.lane,
-            // One that cannot be read is as none: the task is not run.
+            // An unreadable value counts as none: the task is not run.
             workspace: self.workspace.and_then(|text| serde_json::from_str(&text).ok()),
-            life: self.life,
+            lifecycle: self.lifecycle,
             waits_for,
             created_ms: uint(self.created),
             changed_ms: uint(self.changed),
-            // One of an older form is left out rather than hiding the task.
+            // A result that cannot be parsed is left out, so that the task stays readable.
             result: self.result.and_then(|text| serde_json::from_str(&text).ok()),
         })
     }
 }
 
-fn undone_befores(connection: &Connection, seq: i64) -> Done<Vec<TaskId>> {
+fn open_dependencies_of(connection: &Connection, seq: i64) -> SqlResult<Vec<TaskId>> {
     let mut query = connection.prepare_cached(
-        "SELECT b.needs FROM befores b JOIN tasks t ON t.seq = b.needs
-         WHERE b.task = ?1 AND t.state <> 'done' ORDER BY b.needs",
+        "SELECT b.depends_on FROM task_dependencies b JOIN tasks t ON t.seq = b.depends_on
+         WHERE b.task = ?1 AND t.state <> 'done' ORDER BY b.depends_on",
     )?;
     let rows = query.query_map([seq], |row| id_of(row.get(0)?))?;
     Ok(rows.collect::<Result<_, _>>()?)
@@ -94,7 +94,7 @@ pub(super) fn id_of(seq: i64) -> rusqlite::Result<TaskId> {
     seq.to_string().parse().map_err(|error| wrong(0, error))
 }
 
-/// The row of an id, if it can be one.
+/// Returns the row id of a task id.
 pub(super) fn seq_of(id: &TaskId) -> Result<i64, StoreError> {
     id.as_str().parse().map_err(|_| StoreError::NoTask(id.to_string()))
 }
@@ -112,24 +112,29 @@ pub(super) fn json_of(document: &impl Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(document).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
-/// What the indexes have to know of a life.
+/// What the indexes have to know of a lifecycle.
 struct Derived {
-    due: i64,
+    not_before: i64,
     ready: bool,
-    /// Whether the others of its lane wait for it.
-    holds: bool,
+    /// Whether other tasks of the lane wait for this one.
+    blocks_lane: bool,
     run: Option<String>,
     lease_until: i64,
 }
 
-fn derive(life: &Life, waits: i64, leaving: bool, now: Now) -> Derived {
-    let nothing = Derived { due: 0, ready: false, holds: false, run: None, lease_until: 0 };
-    match &life.state {
+fn derive(lifecycle: &Lifecycle, open_dependencies: i64, cleanup_pending: bool, now: Now) -> Derived {
+    let nothing = Derived { not_before: 0, ready: false, blocks_lane: false, run: None, lease_until: 0 };
+    match &lifecycle.state {
         State::Queued { not_before } => {
-            let ready = waits == 0 && !leaving && *not_before <= now.seconds();
-            Derived { due: int(*not_before), ready, holds: !ready && life.attempts > 0, ..nothing }
+            let ready = open_dependencies == 0 && !cleanup_pending && *not_before <= now.seconds();
+            Derived {
+                not_before: int(*not_before),
+                ready,
+                blocks_lane: !ready && lifecycle.attempts > 0,
+                ..nothing
+            }
         }
-        State::Blocked { until } => Derived { due: int(*until), holds: true, ..nothing },
+        State::Blocked { until } => Derived { not_before: int(*until), blocks_lane: true, ..nothing },
         State::Running { run, lease_until } => {
             Derived { run: Some(run.to_string()), lease_until: int(*lease_until), ..nothing }
         }
@@ -137,29 +142,30 @@ fn derive(life: &Life, waits: i64, leaving: bool, now: Now) -> Derived {
     }
 }
 
-/// Writes what a life has become.
+/// Writes what a lifecycle has become.
 pub(super) fn put_life(
     connection: &Connection,
-    kept: &Kept,
-    life: &Life,
+    row: &TaskRow,
+    lifecycle: &Lifecycle,
     owner: Option<&str>,
     now: Now,
-) -> Done<()> {
-    let Derived { due, ready, holds, run, lease_until } = derive(life, kept.waits, kept.leaving, now);
+) -> SqlResult<()> {
+    let Derived { not_before, ready, blocks_lane, run, lease_until } =
+        derive(lifecycle, row.open_dependencies, row.cleanup_pending, now);
     let mut update = connection.prepare_cached(
-        "UPDATE tasks SET life = ?2, state = ?3, due = ?4, ready = ?5, holds = ?6, waits = ?7, run = ?8,
+        "UPDATE tasks SET state_json = ?2, state = ?3, not_before = ?4, ready = ?5, blocks_lane = ?6, open_dependencies = ?7, run = ?8,
              fence = ?9, lease_until = ?10, owner = coalesce(?11, owner), changed = ?12 WHERE seq = ?1",
     )?;
     update.execute(params![
-        kept.seq,
-        json_of(life)?,
-        life.state.name().as_str(),
-        due,
+        row.seq,
+        json_of(lifecycle)?,
+        lifecycle.state.name().as_str(),
+        not_before,
         ready,
-        holds,
-        kept.waits,
+        blocks_lane,
+        row.open_dependencies,
         run,
-        int(life.fence),
+        int(lifecycle.fence),
         lease_until,
         owner,
         int(now.ms)
@@ -167,8 +173,8 @@ pub(super) fn put_life(
     Ok(())
 }
 
-/// Looks again whose turn it is in a lane, and notes when it was served, if it was.
-pub(super) fn refresh_lane(connection: &Connection, lane: &str, served: Option<i64>) -> Done<()> {
+/// Updates the next task of a lane, and its last served event if it was served.
+pub(super) fn refresh_lane(connection: &Connection, lane: &str, served: Option<i64>) -> SqlResult<()> {
     let mut first = connection.prepare_cached(
         "SELECT priority, role FROM tasks WHERE lane = ?1 AND ready = 1 ORDER BY priority DESC, seq LIMIT 1",
     )?;
@@ -176,20 +182,20 @@ pub(super) fn refresh_lane(connection: &Connection, lane: &str, served: Option<i
         first.query_row([lane], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let (best, role) = best.unzip();
     let mut update = connection.prepare_cached(
-        "INSERT INTO lanes(name, free, best, role, served)
+        "INSERT INTO lanes(name, free, best, role, last_served_event)
          VALUES (?1, NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND state = 'running')
-                 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND leaving IS NOT NULL)
-                 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND holds = 1), ?2, ?3,
-                 -- Who comes anew stands last in the line.
+                 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND cleanup_run IS NOT NULL)
+                 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1 AND blocks_lane = 1), ?2, ?3,
+                 -- A new lane is served after all others.
                  (SELECT coalesce(max(id), 0) FROM events))
          ON CONFLICT(name) DO UPDATE SET free = excluded.free, best = excluded.best, role = excluded.role,
-             served = coalesce(?4, served)",
+             last_served_event = coalesce(?4, last_served_event)",
     )?;
     update.execute(params![lane, best, role, served])?;
     Ok(())
 }
 
-pub(super) fn note(connection: &Connection, happened: &Happened, now: Now) -> Done<i64> {
+pub(super) fn note(connection: &Connection, happened: &NewEvent, now: Now) -> SqlResult<i64> {
     let data = (!happened.data.is_null()).then(|| happened.data.to_string());
     let mut insert = connection
         .prepare_cached("INSERT INTO events(at, kind, task, run, data) VALUES (?1, ?2, ?3, ?4, ?5)")?;
@@ -197,20 +203,24 @@ pub(super) fn note(connection: &Connection, happened: &Happened, now: Now) -> Do
     Ok(connection.last_insert_rowid())
 }
 
-pub(super) fn happened(kind: &str, seq: i64, run: Option<&str>, data: Value) -> Happened {
-    Happened { kind: format!("task.{kind}"), task: Some(seq.to_string()), run: run.map(str::to_owned), data }
+pub(super) fn task_event(kind: &str, seq: i64, run: Option<&str>, data: Value) -> NewEvent {
+    NewEvent { kind: format!("task.{kind}"), task: Some(seq.to_string()), run: run.map(str::to_owned), data }
 }
 
-/// Adds a task, unless it was added before.
-fn add_one(connection: &Connection, NewTask { spec, lane, workspace }: &NewTask, now: Now) -> Done<Added> {
+/// Adds a task, unless one with its idempotency key exists.
+fn add_one(
+    connection: &Connection,
+    NewTask { spec, lane, workspace }: &NewTask,
+    now: Now,
+) -> SqlResult<Added> {
     if let Some(task) = added_before(connection, spec)? {
         return Ok(Added { task, existed: true });
     }
-    let waits = int(undone(connection, &spec.after)? as u64);
-    let life = Life::accepted(spec.not_before.unwrap_or(0));
-    let Derived { due, ready, holds, .. } = derive(&life, waits, false, now);
+    let open_dependencies = int(count_open(connection, &spec.after)? as u64);
+    let lifecycle = Lifecycle::accepted(spec.not_before.unwrap_or(0));
+    let Derived { not_before, ready, blocks_lane, .. } = derive(&lifecycle, open_dependencies, false, now);
     let mut insert = connection.prepare_cached(
-        "INSERT INTO tasks(agent, role, lane, priority, key, spec, life, state, due, ready, holds, waits,
+        "INSERT INTO tasks(agent, role, lane, priority, key, spec, state_json, state, not_before, ready, blocks_lane, open_dependencies,
              fence, lease_until, created, changed, workspace)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'queued', ?8, ?9, ?10, ?11, 0, 0, ?12, ?12, ?13)",
     )?;
@@ -221,17 +231,17 @@ fn add_one(connection: &Connection, NewTask { spec, lane, workspace }: &NewTask,
         spec.priority,
         spec.key,
         json_of(spec)?,
-        json_of(&life)?,
-        due,
+        json_of(&lifecycle)?,
+        not_before,
         ready,
-        holds,
-        waits,
+        blocks_lane,
+        open_dependencies,
         int(now.ms),
         json_of(workspace)?
     ])?;
     let seq = connection.last_insert_rowid();
-    let mut before =
-        connection.prepare_cached("INSERT OR IGNORE INTO befores(needs, task) VALUES (?1, ?2)")?;
+    let mut before = connection
+        .prepare_cached("INSERT OR IGNORE INTO task_dependencies(depends_on, task) VALUES (?1, ?2)")?;
     for needs in &spec.after {
         before.execute(params![seq_of(needs)?, seq])?;
     }
@@ -239,86 +249,86 @@ fn add_one(connection: &Connection, NewTask { spec, lane, workspace }: &NewTask,
         refresh_lane(connection, lane, None)?;
     }
     let data = json!({ "agent": spec.agent, "role": spec.role, "priority": spec.priority, "lane": lane });
-    note(connection, &happened("added", seq, None, data), now)?;
+    note(connection, &task_event("added", seq, None, data), now)?;
     Ok(Added { task: id_of(seq)?, existed: false })
 }
 
-/// The task of the same key, if it asks for the same.
-fn added_before(connection: &Connection, spec: &TaskSpec) -> Done<Option<TaskId>> {
+/// Returns the task with the same idempotency key and specification.
+fn added_before(connection: &Connection, spec: &TaskSpec) -> SqlResult<Option<TaskId>> {
     let Some(key) = &spec.key else { return Ok(None) };
     let mut query = connection.prepare_cached("SELECT seq, spec FROM tasks WHERE key = ?1")?;
     let found = query.query_row([key], |row| Ok((id_of(row.get(0)?)?, parsed::<TaskSpec>(row, 1)?)));
     let Some((task, other)) = found.optional()? else { return Ok(None) };
-    // The time is left aside: who says "in an hour" again means the same hour.
+    // `not_before` is not compared: "in an hour" is a later time in a repeated request.
     if (TaskSpec { not_before: spec.not_before, ..other }) == *spec {
         return Ok(Some(task));
     }
     Err(StoreError::KeyTaken { key: key.clone(), task }.into())
 }
 
-/// How many of these are not done yet. One that never will be is an error.
-fn undone(connection: &Connection, after: &[TaskId]) -> Done<usize> {
-    let mut waits = BTreeSet::new();
+/// Counts dependencies that are not done yet. A dependency that ended without success is an error.
+fn count_open(connection: &Connection, after: &[TaskId]) -> SqlResult<usize> {
+    let mut open = BTreeSet::new();
     for needs in after {
-        let missing = || StoreError::NoSuchBefore(needs.clone());
+        let missing = || StoreError::NoSuchDependency(needs.clone());
         let seq = seq_of(needs).map_err(|_| missing())?;
         let mut query = connection.prepare_cached("SELECT state FROM tasks WHERE seq = ?1")?;
         let state: Option<String> = query.query_row([seq], |row| row.get(0)).optional()?;
-        match state.as_deref().map(StateName::parse) {
+        match state.as_deref().map(TaskStatus::parse) {
             None => return Err(missing().into()),
-            Some(Some(StateName::Done)) => {}
-            Some(Some(state @ (StateName::Dead | StateName::Cancelled))) => {
-                return Err(StoreError::NeverDone { task: needs.clone(), state }.into());
+            Some(Some(TaskStatus::Done)) => {}
+            Some(Some(state @ (TaskStatus::Dead | TaskStatus::Cancelled))) => {
+                return Err(StoreError::DependencyEnded { task: needs.clone(), state }.into());
             }
-            Some(_) => drop(waits.insert(seq)),
+            Some(_) => drop(open.insert(seq)),
         }
     }
-    Ok(waits.len())
+    Ok(open.len())
 }
 
-fn existing(connection: &Connection, task: &TaskId) -> Done<Kept> {
-    let kept = Kept::of(connection, seq_of(task)?)?;
-    Ok(kept.ok_or_else(|| StoreError::NoTask(task.to_string()))?)
+fn existing(connection: &Connection, task: &TaskId) -> SqlResult<TaskRow> {
+    let row = TaskRow::of(connection, seq_of(task)?)?;
+    Ok(row.ok_or_else(|| StoreError::NoTask(task.to_string()))?)
 }
 
-/// Lets something happen to a task, and to those that wait for it.
+/// Applies an event to a task and its consequences to dependents.
 fn change_one(
     connection: &Connection,
     task: &TaskId,
-    incident: &Incident,
-    by: &By,
+    event: &TaskEvent,
+    by: &ChangeContext,
     now: Now,
-) -> Done<Changed> {
-    let mut kept = existing(connection, task)?;
-    if *incident == Incident::Retry {
-        // What was done and forgotten since was done.
-        kept.waits = int(undone(connection, &known(connection, &kept.spec.after)?)? as u64);
+) -> SqlResult<Changed> {
+    let mut row = existing(connection, task)?;
+    if *event == TaskEvent::Retry {
+        // A dependency that was deleted was done.
+        row.open_dependencies = int(count_open(connection, &known(connection, &row.spec.after)?)? as u64);
     }
-    let before = kept.life.clone();
+    let before = row.lifecycle.clone();
     let mut died = Vec::new();
-    let next = step(connection, &kept, incident, by, now)?;
+    let next = step(connection, &row, event, by, now)?;
     if let Some(workspace) = &by.workspace {
         let text = json_of(workspace)?;
-        connection.execute("UPDATE tasks SET workspace = ?2 WHERE seq = ?1", params![kept.seq, text])?;
-        kept.workspace = Some(text);
+        connection.execute("UPDATE tasks SET workspace = ?2 WHERE seq = ?1", params![row.seq, text])?;
+        row.workspace = Some(text);
     }
     died.extend((next.state == State::Dead).then(|| task.clone()));
-    let mut work = followers(connection, kept.seq, &next, now)?;
-    let result = by.result.as_ref().map(json_of).transpose()?.or(kept.result.take());
-    let result = result.filter(|_| *incident != Incident::Retry);
-    let changed = Kept { life: next, result, changed: int(now.ms), ..kept }.into_task(connection)?;
-    // What a run of one task brought about is nobody else's.
-    let by = &By { rules: by.rules.clone(), jitter: by.jitter, result: None, workspace: None };
-    while let Some((kept, incident)) = work.pop() {
-        let next = step(connection, &kept, &incident, by, now)?;
-        died.push(id_of(kept.seq)?);
-        work.extend(followers(connection, kept.seq, &next, now)?);
+    let mut work = followers(connection, row.seq, &next, now)?;
+    let result = by.result.as_ref().map(json_of).transpose()?.or(row.result.take());
+    let result = result.filter(|_| *event != TaskEvent::Retry);
+    let changed = TaskRow { lifecycle: next, result, changed: int(now.ms), ..row }.into_task(connection)?;
+    // The result and the workspace belong to the first task alone.
+    let by = &ChangeContext { rules: by.rules.clone(), jitter: by.jitter, result: None, workspace: None };
+    while let Some((row, event)) = work.pop() {
+        let next = step(connection, &row, &event, by, now)?;
+        died.push(id_of(row.seq)?);
+        work.extend(followers(connection, row.seq, &next, now)?);
     }
     Ok(Changed { task: changed, before, died })
 }
 
-/// Those of the tasks that are still there.
-fn known(connection: &Connection, tasks: &[TaskId]) -> Done<Vec<TaskId>> {
+/// Returns the tasks that still exist.
+fn known(connection: &Connection, tasks: &[TaskId]) -> SqlResult<Vec<TaskId>> {
     let mut known = Vec::new();
     for task in tasks {
         let mut query = connection.prepare_cached("SELECT 1 FROM tasks WHERE seq = ?1")?;
@@ -329,78 +339,84 @@ fn known(connection: &Connection, tasks: &[TaskId]) -> Done<Vec<TaskId>> {
     Ok(known)
 }
 
-/// One task, one incident, all that belongs to it.
-fn step(connection: &Connection, kept: &Kept, incident: &Incident, by: &By, now: Now) -> Done<Life> {
+/// Applies one event to one task.
+fn step(
+    connection: &Connection,
+    row: &TaskRow,
+    event: &TaskEvent,
+    by: &ChangeContext,
+    now: Now,
+) -> SqlResult<Lifecycle> {
     let retry = by.rules.retry;
-    let rule = RetryRule { max_attempts: kept.spec.max_attempts.unwrap_or(retry.max_attempts), ..retry };
-    let stepped = |life: &Life, incident, jitter| {
-        let next = life.step(incident, now.seconds(), jitter, &rule);
-        next.map_err(|error| match id_of(kept.seq) {
-            Ok(task) => Fault::Store(StoreError::Step { task, error }),
-            Err(error) => Fault::Sql(error),
+    let rule = RetryRule { max_attempts: row.spec.max_attempts.unwrap_or(retry.max_attempts), ..retry };
+    let stepped = |lifecycle: &Lifecycle, event, jitter| {
+        let next = lifecycle.step(event, now.seconds(), jitter, &rule);
+        next.map_err(|error| match id_of(row.seq) {
+            Ok(task) => SqlError::Store(StoreError::Step { task, error }),
+            Err(error) => SqlError::Sql(error),
         })
     };
-    let mut next = stepped(&kept.life, incident.clone(), by.jitter)?;
-    if let Incident::Heartbeat { .. } = incident {
-        put_life(connection, kept, &next, None, now)?;
+    let mut next = stepped(&row.lifecycle, event.clone(), by.jitter)?;
+    if let TaskEvent::Heartbeat { .. } = event {
+        put_life(connection, row, &next, None, now)?;
         return Ok(next);
     }
-    let run = match &kept.life.state {
+    let run = match &row.lifecycle.state {
         State::Running { run, .. } => Some(run.as_str()),
         _ => None,
     };
     if let Some(run) = run {
-        end_run(connection, run, incident, by.result.as_ref(), now)?;
+        end_run(connection, run, event, by.result.as_ref(), now)?;
     }
-    tell(connection, kept, incident, &next, run, now)?;
+    record_event(connection, row, event, &next, run, now)?;
     if next.state == State::Failed {
-        // The letter is in the same transaction, so the task is buried at once.
-        next = stepped(&next, Incident::Buried, 0)?;
+        // The dead letter is written in the same transaction.
+        next = stepped(&next, TaskEvent::DeadLettered, 0)?;
         let mut bury =
             connection.prepare_cached("INSERT OR REPLACE INTO dead_letters(task, at) VALUES (?1, ?2)")?;
-        bury.execute(params![kept.seq, int(now.ms)])?;
-        tell(connection, kept, &Incident::Buried, &next, None, now)?;
+        bury.execute(params![row.seq, int(now.ms)])?;
+        record_event(connection, row, &TaskEvent::DeadLettered, &next, None, now)?;
     }
-    if let (Incident::Cancel, Some(run)) = (incident, run) {
-        connection.execute("UPDATE tasks SET leaving = ?2 WHERE seq = ?1", params![kept.seq, run])?;
+    if let (TaskEvent::Cancel, Some(run)) = (event, run) {
+        connection.execute("UPDATE tasks SET cleanup_run = ?2 WHERE seq = ?1", params![row.seq, run])?;
     }
-    if *incident == Incident::Retry {
-        connection.execute("DELETE FROM dead_letters WHERE task = ?1", [kept.seq])?;
-        connection.execute("UPDATE tasks SET result = NULL WHERE seq = ?1", [kept.seq])?;
+    if *event == TaskEvent::Retry {
+        connection.execute("DELETE FROM dead_letters WHERE task = ?1", [row.seq])?;
+        connection.execute("UPDATE tasks SET result = NULL WHERE seq = ?1", [row.seq])?;
     }
-    put_life(connection, kept, &next, None, now)?;
+    put_life(connection, row, &next, None, now)?;
     if let Some(result) = &by.result {
         let mut keep = connection.prepare_cached("UPDATE tasks SET result = ?2 WHERE seq = ?1")?;
-        keep.execute(params![kept.seq, json_of(result)?])?;
+        keep.execute(params![row.seq, json_of(result)?])?;
     }
-    refresh_lane(connection, &kept.lane, None)?;
+    refresh_lane(connection, &row.lane, None)?;
     if next.state.name().is_final() {
-        deliver(connection, kept, &next, by, now)?;
+        deliver(connection, row, &next, by, now)?;
     }
     Ok(next)
 }
 
-/// What an incident is brought about with.
-struct By {
-    rules: Rules,
+/// Parameters of a change.
+struct ChangeContext {
+    rules: TaskPolicy,
     jitter: u8,
     result: Option<RunResult>,
-    /// The directory that a retry has accepted.
+    /// Device and inode of the directory that a retry accepted.
     workspace: Option<DirectoryId>,
 }
 
 fn end_run(
     connection: &Connection,
     run: &str,
-    incident: &Incident,
+    event: &TaskEvent,
     result: Option<&RunResult>,
     now: Now,
-) -> Done<()> {
-    // One that was never started, or is still to be ended, has no result of its own.
-    let (status, class) = match (incident, result) {
+) -> SqlResult<()> {
+    // A run that never started, or is still to be ended, has no result.
+    let (status, class) = match (event, result) {
         (_, Some(result)) => (Some(result.status), result.failure.as_ref().map(|failure| failure.class)),
-        (Incident::Failed { failure, .. }, None) => (Some(RunStatus::Failed), Some(failure.class)),
-        (Incident::Cancel, None) => (Some(RunStatus::Cancelled), None),
+        (TaskEvent::Failed { failure, .. }, None) => (Some(RunStatus::Failed), Some(failure.class)),
+        (TaskEvent::Cancel, None) => (Some(RunStatus::Cancelled), None),
         (_, None) => (None, None),
     };
     let status = status.map(|status| json_word(&status)).transpose()?;
@@ -427,19 +443,19 @@ fn end_run(
     Ok(())
 }
 
-/// The one word that a value is written as.
+/// Returns the JSON string of a value without its quotes.
 fn json_word(value: &impl Serialize) -> rusqlite::Result<String> {
     Ok(json_of(value)?.trim_matches('"').to_owned())
 }
 
-fn tell(
+fn record_event(
     connection: &Connection,
-    kept: &Kept,
-    incident: &Incident,
-    next: &Life,
+    row: &TaskRow,
+    event: &TaskEvent,
+    next: &Lifecycle,
     run: Option<&str>,
     now: Now,
-) -> Done<()> {
+) -> SqlResult<()> {
     let reason = || match next.failures.last() {
         Some(Failure { class, message, .. }) => json!({ "class": class, "message": message }),
         None => Value::Null,
@@ -450,78 +466,91 @@ fn tell(
         }
         data
     };
-    let (kind, data) = match (incident, &next.state) {
-        (Incident::Buried, _) => ("dead", reason()),
-        (Incident::Retry, _) => ("retried", json!({ "times": next.retries })),
-        (Incident::Cancel, _) => ("cancelled", Value::Null),
-        (Incident::Vanished { fence }, _) => ("vanished", json!({ "fence": fence, "times": next.vanished })),
-        (Incident::HandedBack { fence }, _) => ("handed_back", json!({ "fence": fence })),
-        (Incident::Unblocked, _) => ("unblocked", Value::Null),
-        (Incident::Forsaken { .. }, _) => ("forsaken", reason()),
-        (Incident::Succeeded { fence }, _) => ("done", json!({ "fence": fence })),
-        (Incident::Failed { fence, .. }, State::Blocked { until }) => {
+    let (kind, data) = match (event, &next.state) {
+        (TaskEvent::DeadLettered, _) => ("dead", reason()),
+        (TaskEvent::Retry, _) => ("retried", json!({ "times": next.retries })),
+        (TaskEvent::Cancel, _) => ("cancelled", Value::Null),
+        (TaskEvent::RunnerLost { fence }, _) => {
+            ("runner_lost", json!({ "fence": fence, "times": next.runner_losses }))
+        }
+        (TaskEvent::Released { fence }, _) => ("released", json!({ "fence": fence })),
+        (TaskEvent::Unblocked, _) => ("unblocked", Value::Null),
+        (TaskEvent::DependencyFailed { .. }, _) => ("dependency_failed", reason()),
+        (TaskEvent::Succeeded { fence }, _) => ("done", json!({ "fence": fence })),
+        (TaskEvent::Failed { fence, .. }, State::Blocked { until }) => {
             let mut data = with(with(reason(), "until", *until), "fence", *fence);
             data["reason"] = "quota_wait".into();
             ("blocked", data)
         }
-        (Incident::Failed { fence, .. }, State::Queued { not_before }) => {
+        (TaskEvent::Failed { fence, .. }, State::Queued { not_before }) => {
             ("retrying", with(with(reason(), "not_before", *not_before), "fence", *fence))
         }
-        (Incident::Failed { fence, .. }, _) => ("failed", with(reason(), "fence", *fence)),
-        (Incident::Rescheduled { at }, _) => ("rescheduled", json!({ "at": at })),
+        (TaskEvent::Failed { fence, .. }, _) => ("failed", with(reason(), "fence", *fence)),
+        (TaskEvent::Rescheduled { at }, _) => ("rescheduled", json!({ "at": at })),
         // Told where they happen, or not worth telling.
-        (Incident::Lease { .. } | Incident::Heartbeat { .. }, _) => return Ok(()),
+        (TaskEvent::Lease { .. } | TaskEvent::Heartbeat { .. }, _) => return Ok(()),
     };
-    note(connection, &happened(kind, kept.seq, run, data), now)?;
+    note(connection, &task_event(kind, row.seq, run, data), now)?;
     Ok(())
 }
 
 /// What the end of a task means for those who wait for it.
-fn followers(connection: &Connection, seq: i64, life: &Life, now: Now) -> Done<Vec<(Kept, Incident)>> {
-    let name = life.state.name();
+fn followers(
+    connection: &Connection,
+    seq: i64,
+    lifecycle: &Lifecycle,
+    now: Now,
+) -> SqlResult<Vec<(TaskRow, TaskEvent)>> {
+    let name = lifecycle.state.name();
     if !name.is_final() {
         return Ok(Vec::new());
     }
-    let mut query = connection.prepare_cached("SELECT task FROM befores WHERE needs = ?1")?;
+    let mut query = connection.prepare_cached("SELECT task FROM task_dependencies WHERE depends_on = ?1")?;
     let waiting: Vec<i64> = query.query_map([seq], |row| row.get(0))?.collect::<Result<_, _>>()?;
-    let mut forsaken = Vec::new();
+    let mut failed = Vec::new();
     for follower in waiting {
-        let Some(mut kept) = Kept::of(connection, follower)? else { continue };
-        if kept.life.state.name() != StateName::Queued || kept.waits == 0 {
+        let Some(mut row) = TaskRow::of(connection, follower)? else { continue };
+        if row.lifecycle.state.name() != TaskStatus::Queued || row.open_dependencies == 0 {
             continue;
         }
-        if name == StateName::Done {
-            kept.waits -= 1;
-            put_life(connection, &kept, &kept.life, None, now)?;
-            refresh_lane(connection, &kept.lane, None)?;
+        if name == TaskStatus::Done {
+            row.open_dependencies -= 1;
+            put_life(connection, &row, &row.lifecycle, None, now)?;
+            refresh_lane(connection, &row.lane, None)?;
         } else {
             let message = format!("task {seq}, which it waits for, ended as {name}");
             let failure = Failure::new(FailureClass::Refused, message)
                 .with_remedy(format!("retry task {seq} first, then this one"));
-            forsaken.push((kept, Incident::Forsaken { failure }));
+            failed.push((row, TaskEvent::DependencyFailed { failure }));
         }
     }
-    Ok(forsaken)
+    Ok(failed)
 }
 
 /// Leaves a note for each who wants to be told of the end.
-fn deliver(connection: &Connection, kept: &Kept, life: &Life, by: &By, now: Now) -> Done<()> {
-    for url in [kept.spec.webhook.as_deref(), by.rules.webhook.as_deref()].into_iter().flatten() {
+fn deliver(
+    connection: &Connection,
+    row: &TaskRow,
+    lifecycle: &Lifecycle,
+    by: &ChangeContext,
+    now: Now,
+) -> SqlResult<()> {
+    for url in [row.spec.webhook.as_deref(), by.rules.webhook.as_deref()].into_iter().flatten() {
         let body = json!({
-            "event": format!("task.{}", life.state.name()),
-            "task": kept.seq.to_string(),
-            "state": life.state.name(),
+            "event": format!("task.{}", lifecycle.state.name()),
+            "task": row.seq.to_string(),
+            "state": lifecycle.state.name(),
             "at_ms": now.ms,
-            "agent": kept.spec.agent,
-            "role": kept.spec.role,
-            "prompt": kept.spec.prompt,
-            "attempts": life.fence,
-            "failure": if life.state == State::Done { None } else { life.failures.last() },
+            "agent": row.spec.agent,
+            "role": row.spec.role,
+            "prompt": row.spec.prompt,
+            "attempts": lifecycle.fence,
+            "failure": if lifecycle.state == State::Done { None } else { lifecycle.failures.last() },
             "result": by.result,
         });
         connection.execute(
             "INSERT INTO deliveries(task, url, body, state, attempts, due) VALUES (?1, ?2, ?3, 'waiting', 0, ?4)",
-            params![kept.seq, url, body.to_string(), int(now.seconds())],
+            params![row.seq, url, body.to_string(), int(now.seconds())],
         )?;
     }
     Ok(())
@@ -540,11 +569,11 @@ impl Tasks for Sqlite {
 
     fn tasks(&self, filter: &Filter) -> Result<Vec<Task>, StoreError> {
         let before = filter.before.as_ref().map(seq_of).transpose()?.unwrap_or(i64::MAX);
-        let states: Vec<StateName> =
-            if filter.states.is_empty() { StateName::ALL.to_vec() } else { filter.states.clone() };
-        // Names of ours, so nothing of the outside gets into the words.
+        let states: Vec<TaskStatus> =
+            if filter.states.is_empty() { TaskStatus::ALL.to_vec() } else { filter.states.clone() };
+        // The names are constants, so the statement has no foreign text.
         let list = states.iter().map(|state| format!("'{state}'")).collect::<Vec<_>>().join(", ");
-        let list = if states.len() == StateName::ALL.len() {
+        let list = if states.len() == TaskStatus::ALL.len() {
             String::new()
         } else {
             format!("AND state IN ({list})")
@@ -557,8 +586,8 @@ impl Tasks for Sqlite {
         let limit = int(filter.limit as u64);
         self.read(|connection| {
             let mut query = connection.prepare_cached(&query)?;
-            let rows = query.query_map(params![before, role, filter.agent, limit], Kept::read)?;
-            rows.map(|kept| kept?.into_task(connection)).collect()
+            let rows = query.query_map(params![before, role, filter.agent, limit], TaskRow::read)?;
+            rows.map(|row| row?.into_task(connection)).collect()
         })
     }
 
@@ -566,18 +595,18 @@ impl Tasks for Sqlite {
         self.read(|connection| {
             let mut query = connection.prepare_cached("SELECT state, count(*) FROM tasks GROUP BY state")?;
             let rows = query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
-            let mut counts: Counts = StateName::ALL.into_iter().map(|state| (state, 0)).collect();
+            let mut counts: Counts = TaskStatus::ALL.into_iter().map(|state| (state, 0)).collect();
             for row in rows {
                 let (state, count) = row?;
-                counts.extend(StateName::parse(&state).map(|state| (state, uint(count))));
+                counts.extend(TaskStatus::parse(&state).map(|state| (state, uint(count))));
             }
             Ok(counts)
         })
     }
 
-    fn attempts(&self, id: &TaskId) -> Result<Vec<Attempt>, StoreError> {
+    fn runs_of_task(&self, id: &TaskId) -> Result<Vec<TaskRun>, StoreError> {
         let seq = seq_of(id)?;
-        self.read(|connection| attempts_of(connection, seq))
+        self.read(|connection| runs_of(connection, seq))
     }
 
     fn agents(&self) -> Result<Vec<AgentRow>, StoreError> {
@@ -592,7 +621,7 @@ impl Tasks for Sqlite {
             for one in counted {
                 let (agent, state, count, changed): (String, String, i64, i64) = one?;
                 let row = rows.entry(agent.clone()).or_insert_with(|| AgentRow { agent, ..AgentRow::default() });
-                row.tasks.extend(StateName::parse(&state).map(|state| (state, uint(count))));
+                row.tasks.extend(TaskStatus::parse(&state).map(|state| (state, uint(count))));
                 row.changed_ms = row.changed_ms.max(uint(changed));
             }
             let mut query = connection.prepare_cached(&format!(
@@ -629,34 +658,37 @@ impl Tasks for Sqlite {
     }
 
     fn claim(&self, claim: &Claim<'_>, now: Now) -> Result<Vec<Task>, StoreError> {
-        // Looking costs nothing, and disturbs nobody who writes.
-        if !self.read(|connection| worth_it(connection, now))? {
+        // Reading does not take the write lock.
+        if !self.read(|connection| has_claimable(connection, now))? {
             return Ok(Vec::new());
         }
-        let claimed = self.write_alone(|connection| take(connection, claim, now))?;
+        let claimed = self.write_alone(|connection| claim_tasks(connection, claim, now))?;
         if !claimed.is_empty() {
-            self.bell.ring();
+            self.notifier.notify();
         }
         Ok(claimed)
     }
 
     fn change(&self, change: &Change<'_>, now: Now) -> Result<Changed, StoreError> {
-        let sound =
-            if matches!(change.incident, Incident::Heartbeat { .. }) { Sound::Silent } else { Sound::Ring };
-        let by = By {
+        let notify = if matches!(change.event, TaskEvent::Heartbeat { .. }) {
+            Notify::Nobody
+        } else {
+            Notify::Watchers
+        };
+        let by = ChangeContext {
             rules: change.rules.clone(),
             jitter: change.jitter,
             result: change.result.cloned(),
             workspace: change.workspace,
         };
-        let (task, incident) = (change.task.clone(), change.incident.clone());
-        self.write_so(sound, move |connection| change_one(connection, &task, &incident, &by, now))
+        let (task, event) = (change.task.clone(), change.event.clone());
+        self.write_so(notify, move |connection| change_one(connection, &task, &event, &by, now))
     }
 
-    fn leaving(&self) -> Result<Vec<(TaskId, RunId)>, StoreError> {
+    fn pending_cleanup(&self) -> Result<Vec<(TaskId, RunId)>, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare_cached(
-                "SELECT seq, leaving FROM tasks INDEXED BY tasks_leaving WHERE leaving IS NOT NULL",
+                "SELECT seq, cleanup_run FROM tasks INDEXED BY tasks_cleanup WHERE cleanup_run IS NOT NULL",
             )?;
             let rows = query.query_map([], |row| {
                 let run = row.get::<_, String>(1)?.parse().map_err(|error| wrong(1, error))?;
@@ -666,24 +698,24 @@ impl Tasks for Sqlite {
         })
     }
 
-    fn release(&self, task: &TaskId, run: &RunId, now: Now) -> Result<(), StoreError> {
+    fn cleanup_done(&self, task: &TaskId, run: &RunId, now: Now) -> Result<(), StoreError> {
         let (seq, run) = (seq_of(task)?, run.to_string());
         self.write(move |connection| {
             let gone = connection.execute(
-                "UPDATE tasks SET leaving = NULL WHERE seq = ?1 AND leaving = ?2",
+                "UPDATE tasks SET cleanup_run = NULL WHERE seq = ?1 AND cleanup_run = ?2",
                 params![seq, run],
             )?;
             if gone > 0
-                && let Some(kept) = Kept::of(connection, seq)?
+                && let Some(row) = TaskRow::of(connection, seq)?
             {
-                put_life(connection, &kept, &kept.life, None, now)?;
-                refresh_lane(connection, &kept.lane, None)?;
+                put_life(connection, &row, &row.lifecycle, None, now)?;
+                refresh_lane(connection, &row.lane, None)?;
             }
             Ok(())
         })
     }
 
-    fn is_there(&self) -> bool {
+    fn is_current(&self) -> bool {
         std::fs::metadata(&self.path).is_ok_and(|data| (data.dev(), data.ino()) == self.identity)
     }
 
@@ -706,12 +738,13 @@ impl Tasks for Sqlite {
         })
     }
 
-    fn next_due(&self) -> Result<Option<Time>, StoreError> {
+    fn next_due(&self) -> Result<Option<UnixSeconds>, StoreError> {
         self.read(|connection| {
-            let read =
-                connection.query_row(&format!("SELECT min(due) {}", super::claim::WAITING), [], |row| {
-                    row.get::<_, Option<i64>>(0)
-                });
+            let read = connection.query_row(
+                &format!("SELECT min(not_before) {}", super::claim::WAITING),
+                [],
+                |row| row.get::<_, Option<i64>>(0),
+            );
             Ok(read?.map(uint))
         })
     }
@@ -719,14 +752,14 @@ impl Tasks for Sqlite {
     fn delete(&self, id: &TaskId, now: Now) -> Result<(), StoreError> {
         let id = id.clone();
         self.write(move |connection| {
-            let kept = existing(connection, &id)?;
-            let seq = kept.seq;
+            let row = existing(connection, &id)?;
+            let seq = row.seq;
             let free: bool = connection
                 .prepare_cached(
-                    "SELECT state IN ('done', 'dead', 'cancelled') AND leaving IS NULL
+                    "SELECT state IN ('done', 'dead', 'cancelled') AND cleanup_run IS NULL
                      AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.task = ?1 AND d.state = 'waiting')
-                     AND NOT EXISTS (SELECT 1 FROM befores b JOIN tasks t ON t.seq = b.task
-                                     WHERE b.needs = ?1 AND t.state IN ('queued', 'running', 'blocked'))
+                     AND NOT EXISTS (SELECT 1 FROM task_dependencies b JOIN tasks t ON t.seq = b.task
+                                     WHERE b.depends_on = ?1 AND t.state IN ('queued', 'running', 'blocked'))
                      FROM tasks WHERE seq = ?1",
                 )?
                 .query_row([seq], |row| row.get(0))?;
@@ -734,15 +767,15 @@ impl Tasks for Sqlite {
                 return Err(StoreError::Awaited(id).into());
             }
             connection.prepare_cached("DELETE FROM dead_letters WHERE task = ?1")?.execute([seq])?;
-            forget_one(connection, seq, &kept.lane)?;
-            note(connection, &happened("deleted", seq, None, Value::Null), now)?;
+            purge_one(connection, seq, &row.lane)?;
+            note(connection, &task_event("deleted", seq, None, Value::Null), now)?;
             Ok(())
         })
     }
 
     fn spans(&self, length_ms: u64, count: usize, now: Now) -> Result<Vec<Span>, StoreError> {
         let length = length_ms.max(1);
-        // The last one is the one that now belongs to.
+        // The last interval contains `now`.
         let last = now.ms - now.ms % length;
         let first = last.saturating_sub(length.saturating_mul(count.saturating_sub(1) as u64));
         let mut spans: Vec<Span> = (0..count as u64)
@@ -767,7 +800,7 @@ impl Tasks for Sqlite {
             })?;
             for row in rows {
                 let (place, status, number, usage) = row?;
-                // What is from the future, because the clock went back, is of now.
+                // Runs that ended in the future, because the clock went back, count for the last interval.
                 let place = usize::try_from(place).unwrap_or(usize::MAX).min(count.saturating_sub(1));
                 let Some(span) = spans.get_mut(place) else { continue };
                 span.usage = span.usage.plus(usage);
@@ -790,35 +823,35 @@ impl Tasks for Sqlite {
         })
     }
 
-    fn forget(&self, before_ms: u64, really: bool) -> Result<u64, StoreError> {
-        // One that somebody still waits for is kept, and one whose letter nobody has read.
+    fn purge(&self, before_ms: u64, dry_run: bool) -> Result<u64, StoreError> {
+        // Tasks with open dependents, undelivered webhooks or a dead letter are kept.
         const OLD: &str = "FROM tasks INDEXED BY tasks_ended
-            WHERE state IN ('done', 'dead', 'cancelled') AND changed < ?1 AND leaving IS NULL
+            WHERE state IN ('done', 'dead', 'cancelled') AND changed < ?1 AND cleanup_run IS NULL
             AND NOT EXISTS (SELECT 1 FROM dead_letters d WHERE d.task = tasks.seq)
             AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.task = tasks.seq AND d.state = 'waiting')
-            AND NOT EXISTS (SELECT 1 FROM befores b JOIN tasks t ON t.seq = b.task
-                            WHERE b.needs = tasks.seq AND t.state IN ('queued', 'running', 'blocked'))";
+            AND NOT EXISTS (SELECT 1 FROM task_dependencies b JOIN tasks t ON t.seq = b.task
+                            WHERE b.depends_on = tasks.seq AND t.state IN ('queued', 'running', 'blocked'))";
         let before = int(before_ms);
-        if !really {
+        if dry_run {
             return self.read(|connection| {
                 let count =
                     connection.query_row(&format!("SELECT count(*) {OLD}"), [before], |row| row.get(0));
                 Ok(uint(count?))
             });
         }
-        // In turns with everybody else, the oldest first.
-        let old = format!("SELECT seq, lane {OLD} ORDER BY changed LIMIT {FORGOTTEN_AT_ONCE}");
+        // In batches, so that other processes can write in between; oldest first.
+        let old = format!("SELECT seq, lane {OLD} ORDER BY changed LIMIT {PURGE_BATCH}");
         let mut forgotten = 0;
         loop {
             let count = self.write_alone(|connection| {
                 let mut query = connection.prepare_cached(&old)?;
                 let rows = query.query_map([before], |row| Ok((row.get(0)?, row.get(1)?)))?;
                 let rows: Vec<(i64, String)> = rows.collect::<Result<_, _>>()?;
-                rows.iter().try_for_each(|(seq, lane)| forget_one(connection, *seq, lane))?;
+                rows.iter().try_for_each(|(seq, lane)| purge_one(connection, *seq, lane))?;
                 Ok(rows.len())
             })?;
             forgotten += count as u64;
-            if count < FORGOTTEN_AT_ONCE {
+            if count < PURGE_BATCH {
                 break;
             }
         }
@@ -827,26 +860,26 @@ impl Tasks for Sqlite {
     }
 }
 
-/// The sums of what runs have used. A sum of integers fails when it overflows, and rows may hold what an agent CLI has forged: each
-/// number is bounded as [`Usage::bounded`] does.
+/// Sums of the usage of runs. SQLite fails when a sum of integers overflows, and an agent CLI can report any numbers: each is bounded
+/// as by [`Usage::bounded`].
 const USAGE_SUMS: &str = "sum(min(r.input_tokens, 1 << 40)), sum(min(r.output_tokens, 1 << 40)),
     sum(min(r.cached_tokens, 1 << 40)), sum(CASE WHEN r.cost_usd BETWEEN 0 AND 1e9 THEN r.cost_usd END)";
 
-/// How many tasks are forgotten in one go.
-const FORGOTTEN_AT_ONCE: usize = 500;
+/// Tasks that are deleted in one transaction.
+const PURGE_BATCH: usize = 500;
 
-fn forget_one(connection: &Connection, seq: i64, lane: &str) -> Done<()> {
-    for table in ["runs", "deliveries", "befores"] {
+fn purge_one(connection: &Connection, seq: i64, lane: &str) -> SqlResult<()> {
+    for table in ["runs", "deliveries", "task_dependencies"] {
         connection.prepare_cached(&format!("DELETE FROM {table} WHERE task = ?1"))?.execute([seq])?;
     }
-    connection.prepare_cached("DELETE FROM befores WHERE needs = ?1")?.execute([seq])?;
+    connection.prepare_cached("DELETE FROM task_dependencies WHERE depends_on = ?1")?.execute([seq])?;
     connection.prepare_cached("DELETE FROM tasks WHERE seq = ?1")?.execute([seq])?;
     let empty = "DELETE FROM lanes WHERE name = ?1 AND NOT EXISTS (SELECT 1 FROM tasks WHERE lane = ?1)";
     connection.prepare_cached(empty)?.execute([lane])?;
     Ok(())
 }
 
-pub(super) fn attempts_of(connection: &Connection, seq: i64) -> Done<Vec<Attempt>> {
+pub(super) fn runs_of(connection: &Connection, seq: i64) -> SqlResult<Vec<TaskRun>> {
     let mut query = connection.prepare_cached(
         "SELECT run, fence, owner, started, ended, status, class, input_tokens, output_tokens, cached_tokens, cost_usd
          FROM runs WHERE task = ?1 ORDER BY fence",
@@ -855,7 +888,7 @@ pub(super) fn attempts_of(connection: &Connection, seq: i64) -> Done<Vec<Attempt
         let word = |column: usize| -> rusqlite::Result<Option<Value>> {
             Ok(row.get::<_, Option<String>>(column)?.map(Value::String))
         };
-        Ok(Attempt {
+        Ok(TaskRun {
             run: row.get::<_, String>(0)?.parse().map_err(|error| wrong(0, error))?,
             task: id_of(seq)?,
             fence: uint(row.get(1)?),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ringfence_server::desk::Desk;
 use ringfence_store::DeadLetter;
 
-use super::task::attempt_row;
+use super::task::run_row;
 use crate::desk::told;
 use crate::installation::Installation;
 use crate::render::ago;
@@ -58,7 +58,7 @@ pub(crate) fn dead_letter(verb: &Verb, installation: &Installation) -> anyhow::R
 }
 
 fn list(desk: &dyn Desk, as_json: bool) -> anyhow::Result<()> {
-    let all = desk.letters(None, usize::MAX).map_err(told)?;
+    let all = desk.dead_letters(None, usize::MAX).map_err(told)?;
     if as_json {
         return terminal::json(&all);
     }
@@ -72,7 +72,7 @@ fn list(desk: &dyn Desk, as_json: bool) -> anyhow::Result<()> {
         vec![
             letter.task.id.to_string(),
             letter.failure.class.to_string(),
-            letter.attempts.len().to_string(),
+            letter.runs.len().to_string(),
             ago(letter.at_ms),
             letter.failure.message.one_line(),
         ]
@@ -91,11 +91,11 @@ fn list(desk: &dyn Desk, as_json: bool) -> anyhow::Result<()> {
 }
 
 fn show(desk: &dyn Desk, id: &str, as_json: bool) -> anyhow::Result<()> {
-    let letter = desk.letter(&id.parse()?).map_err(told)?;
+    let letter = desk.dead_letter(&id.parse()?).map_err(told)?;
     if as_json {
         return terminal::json(&letter);
     }
-    let DeadLetter { task, at_ms, failure, attempts } = letter;
+    let DeadLetter { task, at_ms, failure, runs } = letter;
     let mut rows = vec![
         vec!["task".into(), task.id.to_string()],
         vec!["died".into(), ago(at_ms)],
@@ -104,12 +104,12 @@ fn show(desk: &dyn Desk, id: &str, as_json: bool) -> anyhow::Result<()> {
     rows.extend(failure.remedy.map(|remedy| vec!["remedy".into(), remedy.into()]));
     rows.extend([
         vec!["prompt".into(), task.spec.prompt],
-        vec!["retried".into(), format!("{} times", task.life.retries)],
+        vec!["retried".into(), format!("{} times", task.lifecycle.retries)],
     ]);
     terminal::table(&rows);
-    if !attempts.is_empty() {
+    if !runs.is_empty() {
         terminal::line("");
-        terminal::table(&attempts.iter().map(attempt_row).collect::<Vec<_>>());
+        terminal::table(&runs.iter().map(run_row).collect::<Vec<_>>());
     }
     terminal::about(format!("`ringfence dead-letter retry {0}` tries it again", task.id));
     Ok(())
@@ -122,7 +122,7 @@ fn all(
     act: fn(&dyn Desk, &str) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
     let ids = if which.all {
-        let letters = desk.letters(None, usize::MAX).map_err(told)?;
+        let letters = desk.dead_letters(None, usize::MAX).map_err(told)?;
         letters.tasks.into_iter().map(|letter| letter.task.id.to_string()).collect()
     } else {
         which.ids.clone()
@@ -139,7 +139,7 @@ fn all(
 }
 
 fn retry(desk: &dyn Desk, id: &str) -> anyhow::Result<()> {
-    let letter = desk.letter(&id.parse()?).map_err(told)?;
+    let letter = desk.dead_letter(&id.parse()?).map_err(told)?;
     desk.retry(&letter.task.id).map_err(told)?;
     terminal::line(format!("task {} is in the queue again", letter.task.id));
     Ok(())

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ringfence_store::Entry;
+use ringfence_store::StoredEvent;
 
 use crate::desk::told;
 use crate::installation::Installation;
@@ -45,12 +45,12 @@ pub(crate) fn events(args: &Args, installation: &Installation) -> anyhow::Result
 /// Nobody waits longer for an event before looking again.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
-fn tell(entry: &Entry, as_json: bool) -> anyhow::Result<()> {
+fn tell(entry: &StoredEvent, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         terminal::json_line(entry)?;
         return Ok(());
     }
-    let happened = &entry.happened;
+    let happened = &entry.event;
     let task = happened.task.as_ref().map(|task| format!(" task {task}")).unwrap_or_default();
     let data = if happened.data.is_null() { String::new() } else { format!(" {}", happened.data) };
     terminal::line(format!("{} {}{task}{data}", clock(entry.at_ms), happened.kind));

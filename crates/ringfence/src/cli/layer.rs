@@ -53,6 +53,9 @@ pub(crate) struct ApplyArgs {
     /// Apply to this directory, instead of the workspace that the run had
     #[arg(short = 'C', long, value_name = "DIR")]
     cwd: Option<PathBuf>,
+    /// Import branches, tags and HEAD also if files are in conflict
+    #[arg(long, conflicts_with = "paths")]
+    commits: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -319,11 +322,13 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
     let changes = layer.changes();
     check_named(&args.paths, &changes.list)?;
     let done = layer.apply(&changes, &|path| is_wanted(&args.paths, path))?;
-    // Commits name whole trees, so they come with everything or not at all.
-    let commits = match args.paths.is_empty() && done.conflicts.is_empty() {
-        true => commits(&installation.runs().find(&args.run)?, installation)?,
+    // Commits name whole trees, so they are imported with all files, or on request.
+    let (runs, run) = (installation.runs(), installation.runs().find(&args.run)?);
+    let commits = match args.paths.is_empty() && (done.conflicts.is_empty() || args.commits) {
+        true => commits(&run, installation)?,
         false => ImportedRefs::default(),
     };
+    let commits_are_left = !done.conflicts.is_empty() && git::has_commits(&runs, &run);
     if !args.json {
         tell_commits(&commits);
     }
@@ -331,7 +336,7 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
         let text = |path: &PathBuf| path.display().to_string();
         let applied: Vec<_> = done.applied.iter().map(text).collect();
         let conflicts: Vec<_> = done.conflicts.iter().map(|(path, why)| (text(path), why)).collect();
-        let mut document = serde_json::json!({ "applied": applied, "conflicts": conflicts });
+        let mut document = serde_json::json!({ "applied": applied, "conflicts": conflicts, "commits_left": commits_are_left });
         if let Some(directory) = directory {
             document["directory"] = directory.into();
         }
@@ -342,6 +347,11 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
         }
         tell(&done, &changes.list);
         tell_executed(&done, &changes.list);
+        if commits_are_left {
+            terminal::about(format!(
+                "branches, tags and HEAD were not imported, because files are in conflict: `ringfence apply {run} --commits` imports them"
+            ));
+        }
     }
     let notices = if changes.is_truncated { &changes.notices } else { &changes.warnings };
     notices.iter().for_each(terminal::about);
@@ -436,9 +446,11 @@ fn tell(done: &Applied, changes: &[Change]) {
 pub(crate) fn discard(args: &DiscardArgs, installation: &Installation) -> anyhow::Result<ExitCode> {
     // The workspace does not matter, so it may be another directory by now.
     let (run, _, directory) = find(&args.run, installation)?;
+    let has_commits = git::has_commits(&installation.runs(), &run);
     Layer::discard_at(&directory)?;
     git::discard(&installation.runs(), &run).context("failed to discard the commits of the run")?;
-    terminal::line(format!("Discarded the changes of the run {run}."));
+    let discarded = if has_commits { "changes and commits" } else { "changes" };
+    terminal::line(format!("Discarded the {discarded} of the run {run}."));
     Ok(ExitCode::SUCCESS)
 }
 

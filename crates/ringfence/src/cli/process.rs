@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use ringfence_core::text::PlainText;
 use ringfence_engine::queue::ProcessName;
 use ringfence_server::desk::Desk;
-use ringfence_store::{Listener, ProcessRow};
+use ringfence_store::{FileWatcher, ProcessRow};
 
 use crate::desk::{process_log_file, told};
 use crate::installation::Installation;
@@ -126,7 +126,7 @@ fn logs(installation: &Installation, name: &str, follow: bool) -> anyhow::Result
     let path = process_log_file(installation, name).map_err(told)?;
     let mut file = BufReader::new(fs::File::open(&path)?);
     loop {
-        let written = Listener::file(&path)?;
+        let written = FileWatcher::file(&path)?;
         // From where the last look ended, line by line: the log may be large.
         let mut line = Vec::new();
         while file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? > 0 {

@@ -11,11 +11,11 @@ use ringfence_core::config::{PolicyChoice, WorkspaceKind};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::Mode;
 use ringfence_core::policy::HostRule;
-use ringfence_core::task::{Role, State, StateName, TaskSpec};
+use ringfence_core::task::{Role, State, TaskSpec, TaskStatus};
 use ringfence_core::units::{Cpus, MemorySize, Seconds};
 use ringfence_engine::Observer;
 use ringfence_server::desk::Desk;
-use ringfence_store::{Added, Attempt, Counts, Filter, Task};
+use ringfence_store::{Added, Counts, Filter, Task, TaskRun};
 use serde_json::{Value, json};
 
 use super::options::{mode_parser, url, workspace_parser};
@@ -179,7 +179,7 @@ pub(crate) struct AddArgs {
 pub(crate) struct ListArgs {
     /// Only those in this state (repeatable)
     #[arg(long, value_name = "STATE", value_parser = state_parser())]
-    state: Vec<StateName>,
+    state: Vec<TaskStatus>,
     /// Only those of this role
     #[arg(long, value_parser = role_parser())]
     role: Option<Role>,
@@ -202,8 +202,8 @@ fn role_parser() -> ValueParser {
 }
 
 fn state_parser() -> ValueParser {
-    PossibleValuesParser::new(StateName::NAMES)
-        .try_map(|name| StateName::parse(&name).ok_or("there is no such state"))
+    PossibleValuesParser::new(TaskStatus::NAMES)
+        .try_map(|name| TaskStatus::parse(&name).ok_or("there is no such state"))
         .into()
 }
 
@@ -407,9 +407,9 @@ fn list(args: ListArgs, desk: &dyn Desk) -> anyhow::Result<()> {
     table.extend(tasks.iter().map(|task| {
         vec![
             task.id.to_string(),
-            task.life.state.name().to_string(),
+            task.lifecycle.state.name().to_string(),
             task.spec.agent.clone().unwrap_or_else(|| task.spec.role.to_string()),
-            task.life.attempts.to_string(),
+            task.lifecycle.attempts.to_string(),
             ago(task.changed_ms),
             one_line(task),
         ]
@@ -430,7 +430,7 @@ pub(crate) fn summary(counts: &Counts) -> String {
 }
 
 fn one_line(task: &Task) -> String {
-    let text = match (&task.life.state, task.life.failures.last()) {
+    let text = match (&task.lifecycle.state, task.lifecycle.failures.last()) {
         (State::Done, _) | (_, None) => {
             let what = if task.spec.prompt.is_empty() { task.spec.command.as_deref() } else { None };
             what.unwrap_or(&task.spec.prompt).to_owned()
@@ -443,9 +443,9 @@ fn one_line(task: &Task) -> String {
 
 fn show(desk: &dyn Desk, id: &str, as_json: bool) -> anyhow::Result<()> {
     let task = find(desk, id)?;
-    let attempts = desk.attempts(&task.id).map_err(told)?;
+    let runs = desk.runs_of_task(&task.id).map_err(told)?;
     if as_json {
-        return terminal::json(&json!({ "task": task, "attempts": attempts }));
+        return terminal::json(&json!({ "task": task, "runs": runs }));
     }
     let mut rows = vec![
         vec!["task".into(), task.id.to_string()],
@@ -462,26 +462,26 @@ fn show(desk: &dyn Desk, id: &str, as_json: bool) -> anyhow::Result<()> {
     row("command", task.spec.command.clone());
     let waits: Vec<&str> = task.waits_for.iter().map(TaskId::as_str).collect();
     row("waits for", (!waits.is_empty()).then(|| waits.join(", ")));
-    if let Some(failure) = task.life.failures.last().filter(|_| task.life.state != State::Done) {
+    if let Some(failure) = task.lifecycle.failures.last().filter(|_| task.lifecycle.state != State::Done) {
         row("failure", Some(format!("{}: {}", failure.class, failure.message)));
         row("remedy", failure.remedy.clone().map(String::from));
     }
     row("reply", task.result.as_ref().map(|result| result.text.to_string()).filter(|text| !text.is_empty()));
     terminal::table(&rows);
-    if !attempts.is_empty() {
+    if !runs.is_empty() {
         terminal::line("");
         let mut table = vec![["RUN", "STATUS", "BY", "TIME", ""].map(str::to_owned).to_vec()];
-        table.extend(attempts.iter().map(attempt_row));
+        table.extend(runs.iter().map(run_row));
         terminal::table(&table);
     }
     Ok(())
 }
 
 fn state_text(task: &Task) -> String {
-    let name = task.life.state.name();
+    let name = task.lifecycle.state.name();
     let clock = |seconds: u64| ringfence_core::units::Seconds::new(seconds).map(|time| time.to_string());
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs());
-    match &task.life.state {
+    match &task.lifecycle.state {
         State::Queued { not_before } if *not_before > now => match clock(not_before - now) {
             Some(wait) => format!("{name}, again in {wait}"),
             None => name.to_string(),
@@ -495,7 +495,7 @@ fn state_text(task: &Task) -> String {
     }
 }
 
-pub(crate) fn attempt_row(attempt: &Attempt) -> Vec<String> {
+pub(crate) fn run_row(attempt: &TaskRun) -> Vec<String> {
     let status = match (&attempt.status, attempt.ended_ms) {
         (Some(status), _) => {
             serde_json::to_value(status).ok().and_then(|word| word.as_str().map(str::to_owned))
@@ -538,8 +538,8 @@ fn logs(desk: &dyn Desk, id: &str, follow: bool, as_json: bool) -> anyhow::Resul
 fn last_run(desk: &dyn Desk, task: &TaskId, wait: bool) -> anyhow::Result<Option<RunId>> {
     loop {
         let seen = desk.last_event().map_err(told)?;
-        let over = desk.task(task).map_err(told)?.life.state.name().is_final();
-        let last = desk.attempts(task).map_err(told)?.pop();
+        let over = desk.task(task).map_err(told)?.lifecycle.state.name().is_final();
+        let last = desk.runs_of_task(task).map_err(told)?.pop();
         if last.is_some() || over || !wait {
             return Ok(last.map(|attempt| attempt.run));
         }
@@ -562,7 +562,7 @@ fn wait(
         let tasks = ids.iter().map(|id| desk.task(id)).collect::<Result<Vec<_>, _>>().map_err(told)?;
         let open: Vec<&str> = tasks
             .iter()
-            .filter(|task| !task.life.state.name().is_final())
+            .filter(|task| !task.lifecycle.state.name().is_final())
             .map(|task| task.id.as_str())
             .collect();
         if open.is_empty() {
@@ -584,13 +584,13 @@ fn wait(
     } else {
         tasks.iter().for_each(tell_end);
     }
-    let all_done = tasks.iter().all(|task| task.life.state == State::Done);
+    let all_done = tasks.iter().all(|task| task.lifecycle.state == State::Done);
     Ok(if all_done { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn tell_end(task: &Task) {
-    let name = task.life.state.name();
-    match (&task.life.state, task.life.failures.last()) {
+    let name = task.lifecycle.state.name();
+    match (&task.lifecycle.state, task.lifecycle.failures.last()) {
         (State::Done, _) | (_, None) => terminal::line(format!("task {} is {name}", task.id)),
         (_, Some(failure)) => {
             terminal::line(format!("task {} is {name}: {}: {}", task.id, failure.class, failure.message));

@@ -25,8 +25,8 @@ use ringfence_server::desk::{
 };
 use ringfence_store::runs::Progress;
 use ringfence_store::{
-    Added, Attempt, Counts, DeadLetter, DeadLetters, Deliveries, DeliveryState, Entry, Events, Filter,
-    Happened, ProcessRow, Span, Task, Tasks,
+    Added, Counts, DeadLetter, DeadLetters, Deliveries, DeliveryState, Events, Filter, NewEvent, ProcessRow,
+    Span, StoredEvent, Task, TaskRun, Tasks,
 };
 use serde_json::Value;
 
@@ -100,8 +100,8 @@ impl Desk for Local {
         Ok(self.store()?.counts()?)
     }
 
-    fn attempts(&self, id: &TaskId) -> Answer<Vec<Attempt>> {
-        Ok(self.store()?.attempts(id)?)
+    fn runs_of_task(&self, id: &TaskId) -> Answer<Vec<TaskRun>> {
+        Ok(self.store()?.runs_of_task(id)?)
     }
 
     fn cancel(&self, id: &TaskId) -> Answer<Task> {
@@ -118,16 +118,16 @@ impl Desk for Local {
         Ok(())
     }
 
-    fn letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters> {
+    fn dead_letters(&self, before: Option<&TaskId>, limit: usize) -> Answer<Letters> {
         let store = self.store()?;
-        let tasks = store.letters(before, limit)?.into_iter().map(shown_letter).collect();
+        let tasks = store.dead_letters(before, limit)?.into_iter().map(shown_letter).collect();
         let mut webhooks = store.deliveries(DeliveryState::Dead)?;
         webhooks.iter_mut().for_each(|webhook| webhook.url = shown_url(&webhook.url));
         Ok(Letters { tasks, webhooks })
     }
 
-    fn letter(&self, id: &TaskId) -> Answer<DeadLetter> {
-        Ok(shown_letter(self.store()?.letter(id)?))
+    fn dead_letter(&self, id: &TaskId) -> Answer<DeadLetter> {
+        Ok(shown_letter(self.store()?.dead_letter(id)?))
     }
 
     fn discard(&self, id: &TaskId) -> Answer<()> {
@@ -142,12 +142,12 @@ impl Desk for Local {
         Ok(())
     }
 
-    fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<Entry>> {
+    fn events(&self, after: u64, limit: usize, wait: Duration) -> Answer<Vec<StoredEvent>> {
         let store = self.store()?;
         if wait.is_zero() {
             return Ok(store.events_after(after, limit)?);
         }
-        let bell = store.bell().listen().map_err(internal)?;
+        let changes = store.notifier().listen().map_err(internal)?;
         let begun = Instant::now();
         loop {
             let entries = store.events_after(after, limit)?;
@@ -155,7 +155,7 @@ impl Desk for Local {
             if !entries.is_empty() || left.is_zero() {
                 return Ok(entries);
             }
-            bell.wait(Some(left)).map_err(internal)?;
+            changes.wait(Some(left)).map_err(internal)?;
         }
     }
 
@@ -247,7 +247,7 @@ impl House for Local {
         Ok(ExecutionEnvironment::of(self.installation.settings().refuse()?.sandbox.mode))
     }
 
-    fn note(&self, happened: &Happened) -> Answer<()> {
+    fn note(&self, happened: &NewEvent) -> Answer<()> {
         Ok(self.store()?.note(happened, self.installation.clock().now())?)
     }
 
@@ -310,7 +310,7 @@ impl House for Local {
     fn is_ready(&self) -> Answer<()> {
         let store = self.store()?;
         store.counts()?;
-        match store.is_there() {
+        match store.is_current() {
             true => Ok(()),
             false => Err(Refusal::new(RefusalKind::Internal, "the store is not where it was")),
         }

@@ -110,7 +110,7 @@ pub(super) fn stop_all(installation: &Installation) -> Answer<StoppedAll> {
 /// Waits until a process runs, or does not, as was wished; or until somebody wishes otherwise.
 fn reach(store: &Sqlite, locks: &ProcessLocks, name: ProcessName, runs: bool) -> Answer<()> {
     let text = name.to_string();
-    let bell = store.bell().listen().map_err(internal)?;
+    let changes = store.notifier().listen().map_err(internal)?;
     let begun = Instant::now();
     while locks.holder(&text).is_some() != runs {
         let wanted = store.processes()?.iter().any(|row| row.name == text && row.wanted);
@@ -126,7 +126,7 @@ fn reach(store: &Sqlite, locks: &ProcessLocks, name: ProcessName, runs: bool) ->
             return Err(Refusal::new(RefusalKind::Unavailable, format!("{name} did not {not}"))
                 .with_remedy(Some("`ringfence process logs daemon` may tell why")));
         }
-        bell.wait(Some(Duration::from_millis(100))).map_err(internal)?;
+        changes.wait(Some(Duration::from_millis(100))).map_err(internal)?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use ringfence_egress::{Entry as AuditEntry, read_entries};
 use ringfence_server::desk::{Answer, Refusal, RefusalKind, RunRow, RunView, Tell, Used, UsedBy};
 use ringfence_store::runs::{LogLine, Progress, Runs, RunsError};
 use ringfence_store::sqlite::Sqlite;
-use ringfence_store::{Listener, Tasks};
+use ringfence_store::{FileWatcher, Tasks};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::internal;
@@ -91,7 +91,7 @@ pub(super) fn net(runs: &Runs, id: &RunId) -> Answer<Vec<AuditEntry>> {
 pub(super) fn is_over(installation: &Installation, run: &RunId) -> bool {
     let attempt = queue(installation).and_then(|store| {
         let task = store.task_of(run).ok()??;
-        store.attempts(&task).ok()?.into_iter().find(|attempt| attempt.run == *run)
+        store.runs_of_task(&task).ok()?.into_iter().find(|attempt| attempt.run == *run)
     });
     // One that was just claimed has written nothing yet; one that was just cancelled still writes.
     let claimed = attempt.is_some_and(|attempt| attempt.ended_ms.is_none());
@@ -110,23 +110,23 @@ pub(super) fn log(
         tail.read_on(tell)?;
         return Ok(());
     }
-    let bell = installation.store()?.bell().listen()?;
+    let changes = installation.store()?.notifier().listen()?;
     loop {
         let over = is_over(installation, run);
-        let written = Listener::file(&tail.file);
+        let written = FileWatcher::file(&tail.file);
         if !tail.read_on(tell)? || over {
             return Ok(());
         }
         match written {
-            Ok(written) => wait_for_either(&written, &bell)?,
+            Ok(written) => wait_for_either(&written, &changes)?,
             // It has not begun yet.
-            Err(_) => bell.wait(Some(Duration::from_millis(100)))?,
+            Err(_) => changes.wait(Some(Duration::from_millis(100)))?,
         }
     }
 }
 
 /// Waits for whichever comes first.
-fn wait_for_either(one: &Listener, other: &Listener) -> anyhow::Result<()> {
+fn wait_for_either(one: &FileWatcher, other: &FileWatcher) -> anyhow::Result<()> {
     let mut fds = [PollFd::new(one, PollFlags::IN), PollFd::new(other, PollFlags::IN)];
     match poll(&mut fds, None) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use ringfence_core::config::PolicyChoice;
 use ringfence_core::ids::{AgentId, RunId, TaskId};
-use ringfence_core::task::{Incident, State, StateName, TaskSpec};
+use ringfence_core::task::{State, TaskEvent, TaskSpec, TaskStatus};
 use ringfence_engine::queue::{Holder, Premises, RunLocks, pause, write_letters};
 use ringfence_server::desk::{Agent, AgentStatus, Answer, Refusal, RefusalKind};
 use ringfence_store::{Added, AgentRow, Change, DeadLetter, NewTask, Task, Tasks};
@@ -90,13 +90,13 @@ pub(super) fn cancel(installation: &Installation, task: &TaskId) -> Answer<Task>
     let store = installation.store().map_err(internal)?;
     let rules = installation.rules().map_err(internal)?;
     let change =
-        Change { task, incident: Incident::Cancel, rules: &rules, jitter: 0, result: None, workspace: None };
+        Change { task, event: TaskEvent::Cancel, rules: &rules, jitter: 0, result: None, workspace: None };
     let changed = store.change(&change, installation.clock().now())?;
     write_letters(&*store, &installation.state, &changed.died);
     if let State::Running { run, .. } = &changed.before.state {
         let office = Office { installation, logs_to_files: false };
         end_run(installation, &office, run).refuse()?;
-        store.release(task, run, installation.clock().now())?;
+        store.cleanup_done(task, run, installation.clock().now())?;
     }
     Ok(store.task(task)?)
 }
@@ -138,8 +138,7 @@ pub(super) fn retry(installation: &Installation, task: &TaskId) -> Answer<Task> 
     // A person asks for it, so the directory that is there now is the one that is meant.
     let directory = store.task(task)?.spec.directory;
     let workspace = directory.map(|path| Workspace::at(&path)).transpose().refuse()?.map(|found| found.id);
-    let change =
-        Change { task, incident: Incident::Retry, rules: &rules, jitter: 0, result: None, workspace };
+    let change = Change { task, event: TaskEvent::Retry, rules: &rules, jitter: 0, result: None, workspace };
     let changed = store.change(&change, installation.clock().now())?;
     DeadLetter::remove(&installation.state, task);
     Ok(changed.task)
@@ -157,7 +156,7 @@ pub(super) fn agents(installation: &Installation) -> anyhow::Result<Vec<Agent>> 
     known.sort_by(|a, b| a.agent.cmp(&b.agent));
     let online = is_running(installation);
     let agents = known.into_iter().map(|row| {
-        let running = row.tasks.get(&StateName::Running).is_some_and(|count| *count > 0);
+        let running = row.tasks.get(&TaskStatus::Running).is_some_and(|count| *count > 0);
         let status = match (running, online) {
             (true, _) => AgentStatus::Busy,
             (false, true) => AgentStatus::Idle,

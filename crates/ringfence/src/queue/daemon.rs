@@ -60,7 +60,7 @@ pub(crate) fn serve(
     write_missing_letters(installation, &store)?;
     want_dispatcher(&store, &settings, installation)?;
     let orders = orders()?;
-    let listener = store.bell().listen().context("the bell cannot be heard")?;
+    let listener = store.notifier().listen().context("changes of the queue cannot be watched")?;
     let watched = installation.watch_settings().context("the settings cannot be watched")?;
     deliver(installation, &store)?;
     tidy(installation, &store)?;
@@ -89,7 +89,8 @@ fn orders() -> anyhow::Result<UnixStream> {
 
 /// Letters whose file could not be written when they died.
 fn write_missing_letters(installation: &Installation, store: &Sqlite) -> anyhow::Result<()> {
-    let letters = store.letters(None, usize::MAX).map_err(unstored)?.into_iter().map(|letter| letter.task.id);
+    let letters =
+        store.dead_letters(None, usize::MAX).map_err(unstored)?.into_iter().map(|letter| letter.task.id);
     let missing = letters.filter(|task| !DeadLetter::file(&installation.state, task).exists());
     write_letters(store, &installation.state, &missing.collect::<Vec<_>>());
     Ok(())
@@ -107,7 +108,7 @@ fn want_dispatcher(store: &Sqlite, settings: &Settings, installation: &Installat
 /// Tells who wants to know, for as long as the daemon lives.
 fn deliver(installation: &Installation, store: &Arc<Sqlite>) -> anyhow::Result<()> {
     let (installation, store) = (installation.clone(), Arc::clone(store));
-    let listener = store.bell().listen()?;
+    let listener = store.notifier().listen()?;
     std::thread::Builder::new().name("webhooks".into()).spawn(move || {
         loop {
             let wait = match deliver_due(&installation, &store) {

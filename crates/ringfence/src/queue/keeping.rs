@@ -85,7 +85,7 @@ pub(crate) fn sweep(
     let now = installation.clock().now();
     let oldest = (kept.days > 0).then(|| now.ms.saturating_sub(u64::from(kept.days) * 86_400_000));
     if let Some(oldest) = oldest {
-        swept.tasks = store.forget(oldest, !dry).map_err(unstored)?;
+        swept.tasks = store.purge(oldest, dry).map_err(unstored)?;
     }
     let runs = installation.runs();
     let needed = needed(store)?;
@@ -152,8 +152,8 @@ fn trim_largest(runs: &Runs, left: Vec<RunId>, most: u64, dry: bool, swept: &mut
 
 /// The runs of dead letters, and of tasks that run.
 fn needed(store: &Sqlite) -> anyhow::Result<BTreeSet<RunId>> {
-    let letters = store.letters(None, usize::MAX).map_err(unstored)?;
-    let dead = letters.into_iter().flat_map(|letter| letter.attempts.into_iter().map(|attempt| attempt.run));
+    let letters = store.dead_letters(None, usize::MAX).map_err(unstored)?;
+    let dead = letters.into_iter().flat_map(|letter| letter.runs.into_iter().map(|attempt| attempt.run));
     let running = store.leases().map_err(unstored)?.into_iter().map(|lease| lease.run);
     Ok(dead.chain(running).collect())
 }

@@ -64,7 +64,7 @@ impl Premises for Office<'_> {
 
     fn launch(&self, task: &Task, run: &RunId, lock: File) -> io::Result<Child> {
         let likely = self.mode_of(&task.spec).map_or("", Mode::as_str);
-        let fence = task.life.fence.to_string();
+        let fence = task.lifecycle.fence.to_string();
         self.own().args([TASK_ARGUMENT, task.id.as_str(), run.as_str(), &fence, likely]).stdin(lock).spawn()
     }
 

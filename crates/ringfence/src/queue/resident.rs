@@ -25,7 +25,7 @@ pub(crate) fn resident(name: &str, logs: &str) -> anyhow::Result<()> {
     // Settings that cannot be read are told of by the dispatcher, in a log as nobody has set it.
     let settings = installation.settings().or_else(|_| Installation::default_settings())?;
     logging::begin(&installation.state, &name.to_string(), &settings.queue, to_files)?;
-    let listener = store.bell().listen().context("the bell cannot be heard")?;
+    let listener = store.notifier().listen().context("changes of the queue cannot be watched")?;
     let settings = installation.watch_settings().context("the settings cannot be watched")?;
     let dispatcher = Dispatcher {
         name: name.to_string(),

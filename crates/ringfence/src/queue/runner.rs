@@ -13,11 +13,11 @@ use ringfence_core::event::{RunResult, Usage};
 use ringfence_core::failure::{Failure, FailureClass};
 use ringfence_core::ids::{RunId, TaskId};
 use ringfence_core::mode::Mode;
-use ringfence_core::task::{Incident, State};
+use ringfence_core::task::{State, TaskEvent};
 use ringfence_engine::Cancel;
 use ringfence_engine::queue::{RunLocks, finish, incident_of, keep_alive};
 use ringfence_store::runs::Progress;
-use ringfence_store::{Attempt, Rules, Store, StoreError, Task};
+use ringfence_store::{Store, StoreError, Task, TaskPolicy, TaskRun};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -27,8 +27,8 @@ use crate::{gate, report};
 
 /// What attempts have used, as the broker has metered it. What the agent CLI tells does not count: any process of a run can print
 /// it. Of a run that is removed, its row is left.
-fn metered(attempts: &[Attempt], result_of: impl Fn(&RunId) -> Option<RunResult>) -> Usage {
-    let of = |attempt: &Attempt| {
+fn metered(attempts: &[TaskRun], result_of: impl Fn(&RunId) -> Option<RunResult>) -> Usage {
+    let of = |attempt: &TaskRun| {
         result_of(&attempt.run).map_or(attempt.usage, |result| result.metered_total()).bounded()
     };
     attempts.iter().fold(Usage::default(), |sum, attempt| sum.plus(of(attempt)))
@@ -75,7 +75,7 @@ struct Runner<'a> {
     task: TaskId,
     run: RunId,
     fence: u64,
-    rules: Rules,
+    rules: TaskPolicy,
     /// What the gate was made for, which holds the lock as well.
     gate_mode: Option<Mode>,
 }
@@ -83,8 +83,8 @@ struct Runner<'a> {
 impl Runner<'_> {
     fn work(&self) -> anyhow::Result<()> {
         let task = self.store.task(&self.task)?;
-        match &task.life.state {
-            State::Running { run, .. } if *run == self.run && task.life.fence == self.fence => {}
+        match &task.lifecycle.state {
+            State::Running { run, .. } if *run == self.run && task.lifecycle.fence == self.fence => {}
             // It was cancelled before it began.
             _ => return Ok(()),
         }
@@ -92,15 +92,15 @@ impl Runner<'_> {
         let told = cancel_on_signals(cancel.clone(), Arc::clone(&self.installation.interrupted))?;
         let clock = self.installation.clock();
         keep_alive(Arc::clone(&self.store), self.task.clone(), self.fence, clock, cancel.clone())?;
-        let (incident, result) = self.attempt(&task, &cancel);
-        self.end(&incident, result.as_ref(), &told)
+        let (event, result) = self.attempt(&task, &cancel);
+        self.end(&event, result.as_ref(), &told)
     }
 
     /// Runs it. What could not even be started is a failure like others.
-    fn attempt(&self, task: &Task, cancel: &Cancel) -> (Incident, Option<RunResult>) {
+    fn attempt(&self, task: &Task, cancel: &Cancel) -> (TaskEvent, Option<RunResult>) {
         let (fence, spec) = (self.fence, &task.spec);
         if task.workspace.is_none() {
-            return (Incident::Failed { fence, failure: unknown_directory(task) }, None);
+            return (TaskEvent::Failed { fence, failure: unknown_directory(task) }, None);
         }
         let options = Options {
             workspace_id: task.workspace,
@@ -119,11 +119,11 @@ impl Runner<'_> {
         });
         match done {
             Ok(Some(Ok(result))) => (incident_of(&result, fence), Some(result)),
-            Ok(Some(Err(failure))) => (Incident::Failed { fence, failure }, None),
-            Ok(None) => (Incident::HandedBack { fence }, None),
+            Ok(Some(Err(failure))) => (TaskEvent::Failed { fence, failure }, None),
+            Ok(None) => (TaskEvent::Released { fence }, None),
             // Somebody is just changing the settings: nothing is taken until they can be read again.
-            Err(_) if self.installation.settings().is_err() => (Incident::HandedBack { fence }, None),
-            Err(error) => (Incident::Failed { fence, failure: unstarted(&error) }, None),
+            Err(_) if self.installation.settings().is_err() => (TaskEvent::Released { fence }, None),
+            Err(error) => (TaskEvent::Failed { fence, failure: unstarted(&error) }, None),
         }
     }
 
@@ -134,23 +134,18 @@ impl Runner<'_> {
             Ok(Progress::Ended(result)) => Some(*result),
             _ => None,
         };
-        Ok(metered(&self.store.attempts(&self.task)?, result_of))
+        Ok(metered(&self.store.runs_of_task(&self.task)?, result_of))
     }
 
     /// Writes the end down. A disk that is full now may not be later; whoever is told to end leaves it to others.
-    fn end(
-        &self,
-        incident: &Incident,
-        result: Option<&RunResult>,
-        told: &Receiver<()>,
-    ) -> anyhow::Result<()> {
+    fn end(&self, event: &TaskEvent, result: Option<&RunResult>, told: &Receiver<()>) -> anyhow::Result<()> {
         let clock = self.installation.clock();
         let begun = Instant::now();
         loop {
             let settings = self.installation.settings();
             let rules = settings.map_or_else(|_| self.rules.clone(), |settings| rules(&settings));
             let (state, now) = (&self.installation.state, clock.now());
-            match finish(&*self.store, state, &self.task, incident.clone(), result, &rules, now) {
+            match finish(&*self.store, state, &self.task, event.clone(), result, &rules, now) {
                 Err(error) if error.is_passing() && begun.elapsed() < STUBBORN => {
                     if told.recv_timeout(AGAIN).is_ok() {
                         return Err(error.into());
@@ -203,7 +198,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use ringfence_core::event::{RunResult, RunStatus, Usage};
-    use ringfence_store::Attempt;
+    use ringfence_store::TaskRun;
 
     use super::metered;
 
@@ -212,7 +207,7 @@ mod tests {
         let forged = Usage { input_tokens: u64::MAX, cost_usd: Some(-1e300), ..Usage::default() };
         let seen = Usage { input_tokens: 5, cost_usd: Some(2.0), ..Usage::default() };
         let run: ringfence_core::ids::RunId = "RUN".parse().unwrap();
-        let attempt = Attempt {
+        let attempt = TaskRun {
             run: run.clone(),
             task: "t1".parse().unwrap(),
             fence: 1,

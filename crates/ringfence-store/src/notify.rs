@@ -1,5 +1,6 @@
-//! A bell: whoever changes the queue rings it, whoever waits for work hears it. Without a listener it costs nothing, and
-//! without a sound it wakes nobody.
+//! Change notification: a file whose timestamp every write to the queue updates, and inotify watches on it.
+//!
+//! A notification without a watcher costs one system call; a watcher without a notification never wakes up.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,20 +12,23 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
-/// The bell of an installation.
+/// Name of the file below the state directory.
+const FILE: &str = "queue.notify";
+
+/// Notifies all processes of an installation of changes to the queue.
 #[derive(Debug)]
-pub struct Bell {
+pub struct ChangeNotifier {
     path: PathBuf,
 }
 
-impl Bell {
-    /// Below a state directory, which has to exist.
+impl ChangeNotifier {
+    /// Returns the notifier of a state directory, which has to exist.
     pub fn new(state: &Path) -> Self {
-        Self { path: state.join("bell") }
+        Self { path: state.join(FILE) }
     }
 
-    /// Rings. Nobody is worse off if that fails: it is only later that they look.
-    pub fn ring(&self) {
+    /// Wakes all watchers. Errors are ignored: watchers look again after a timeout.
+    pub fn notify(&self) {
         let now = rustix::fs::Timestamps {
             last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
             last_modification: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
@@ -38,53 +42,54 @@ impl Bell {
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path)
     }
 
-    /// From now on hears every ring.
-    pub fn listen(&self) -> io::Result<Listener> {
+    /// Starts to watch for notifications.
+    pub fn listen(&self) -> io::Result<FileWatcher> {
         self.open()?;
-        Listener::watch(&self.path, inotify::WatchFlags::ATTRIB)
+        FileWatcher::watch(&self.path, inotify::WatchFlags::ATTRIB)
     }
 }
 
-/// Somebody who hears the bell.
+/// An inotify watch on a file or directory.
 #[derive(Debug)]
-pub struct Listener {
+pub struct FileWatcher {
     inotify: OwnedFd,
 }
 
-impl AsFd for Listener {
+impl AsFd for FileWatcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
 }
 
-impl Listener {
-    /// Hears of every file that is put into a directory whole.
+impl FileWatcher {
+    /// Watches a directory for files that are closed after writing or moved into it.
     pub fn directory(path: &Path) -> io::Result<Self> {
         Self::watch(path, inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE)
     }
 
-    /// Hears of everything that is written to a file.
+    /// Watches a file for writes.
     pub fn file(path: &Path) -> io::Result<Self> {
         Self::watch(path, inotify::WatchFlags::MODIFY | inotify::WatchFlags::CLOSE_WRITE)
     }
 
-    fn watch(path: &Path, what: inotify::WatchFlags) -> io::Result<Self> {
+    fn watch(path: &Path, flags: inotify::WatchFlags) -> io::Result<Self> {
         let inotify = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        inotify::add_watch(&inotify, path, what)?;
+        inotify::add_watch(&inotify, path, flags)?;
         Ok(Self { inotify })
     }
 
-    /// Forgets the rings so far.
+    /// Discards pending notifications.
     pub fn clear(&self) {
         let mut buffer = [0; 4096];
         while rustix::io::read(&self.inotify, &mut buffer).is_ok_and(|read| read > 0) {}
     }
 
-    /// Waits for a ring, or as long as this. Rings since the last time count.
-    pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
-        let at_most = at_most.and_then(|time| Timespec::try_from(time).ok());
+    /// Blocks until a notification arrives or the timeout passes, and discards all pending ones. A notification that
+    /// arrived since the last call counts.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = [PollFd::new(self, PollFlags::IN)];
-        match poll(&mut fds, at_most.as_ref()) {
+        match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -97,19 +102,19 @@ impl Listener {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::Bell;
+    use super::ChangeNotifier;
 
     #[test]
-    fn a_ring_wakes_all_who_listen_and_a_ring_before_waiting_counts() {
+    fn notification_wakes_all_watchers_also_before_they_wait() {
         let dir = tempfile::tempdir().unwrap();
-        let bell = Bell::new(dir.path());
-        let (one, two) = (bell.listen().unwrap(), bell.listen().unwrap());
-        bell.ring();
-        for listener in [&one, &two] {
+        let notifier = ChangeNotifier::new(dir.path());
+        let (one, two) = (notifier.listen().unwrap(), notifier.listen().unwrap());
+        notifier.notify();
+        for watcher in [&one, &two] {
             let start = Instant::now();
-            listener.wait(Some(Duration::from_secs(20))).unwrap();
+            watcher.wait(Some(Duration::from_secs(20))).unwrap();
             assert!(start.elapsed() < Duration::from_secs(10));
-            listener.wait(Some(Duration::from_millis(10))).unwrap();
+            watcher.wait(Some(Duration::from_millis(10))).unwrap();
         }
     }
 }

@@ -1,20 +1,20 @@
-//! A task's life, as a pure step function.
+//! The lifecycle of a task, as a pure step function.
 //!
 //! ```text
 //!             lease                 succeeded
 //!   queued ─────────▶ running ───────────────────▶ done
-//!     ▲  ▲               │ │ handed back, or its runner vanished
+//!     ▲  ▲               │ │ released, or its runner was lost
 //!     │  └───────────────┼─┘
 //!     │ backoff          │ failed
-//!     │                  ├─▶ blocked ──(reset time)──▶ queued      quota, so often and so long, no more
+//!     │                  ├─▶ blocked ──(reset time)──▶ queued      quota, within limits
 //!     └──────────────────┤
-//!                        └─▶ failed ──▶ dead                       terminal, or tried often enough
-//!   queued ─▶ failed: what it waits for will never be done
+//!                        └─▶ failed ──▶ dead                       terminal, or out of attempts
+//!   queued ─▶ failed: a dependency ended without success
 //!   cancel: queued | running | blocked ─▶ cancelled
-//!   retry (by a person): failed | dead | cancelled ─▶ queued       so often, and no oftener
+//!   retry (by the user): failed | dead | cancelled ─▶ queued       within limits
 //! ```
 //!
-//! Every write that ends a run carries the fence of its lease: a worker that was given up cannot overwrite.
+//! Every event of a run carries the fencing token of its lease, so that a lost runner cannot overwrite newer state.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,78 +24,77 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Disposition, Failure, FailureClass};
 use crate::ids::RunId;
 
-/// Seconds since the epoch. Whoever calls brings the clock.
-pub type Time = u64;
+/// Seconds since the epoch.
+pub type UnixSeconds = u64;
 
-/// A task as far as its life is concerned.
+/// State and history of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Life {
-    /// Where it stands.
+pub struct Lifecycle {
+    /// Current state.
     #[serde(flatten)]
     pub state: State,
-    /// How often it was tried since somebody last asked for it.
+    /// Number of attempts since the task was added or last retried.
     pub attempts: u32,
-    /// How often its runner vanished in that time.
+    /// Number of lost runners in that time.
     #[serde(default)]
-    pub vanished: u32,
-    /// How often somebody asked for it again.
+    pub runner_losses: u32,
+    /// Number of retries by the user.
     #[serde(default)]
     pub retries: u32,
-    /// How often a provider's limit stopped it since somebody last asked for it.
+    /// Number of waits for a provider's limit since the task was added or last retried.
     #[serde(default)]
     pub blocks: u32,
-    /// How long it has waited for such limits in that time, in seconds.
+    /// Sum of these waits, in seconds.
     #[serde(default)]
     pub blocked_seconds: u64,
-    /// The number of the newest lease.
+    /// Fencing token of the newest lease.
     pub fence: u64,
-    /// The failures so far, the newest last; of very many the last ones.
+    /// The last failures, newest last; at most 100.
     pub failures: Vec<Failure>,
 }
 
-/// Where a task stands.
+/// State of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum State {
-    /// Waits for its turn.
+    /// Waits to be claimed.
     Queued {
-        /// Not before this time.
-        not_before: Time,
+        /// Earliest time of the next run.
+        not_before: UnixSeconds,
     },
-    /// Somebody works on it.
+    /// A runner executes it.
     Running {
-        /// The attempt.
+        /// Id of the run.
         run: RunId,
-        /// Until when its lease holds, by the clock of who leased it: for people to read. Whether it still holds is
-        /// found out by other means, for clocks jump.
-        lease_until: Time,
+        /// Expiry of the lease by the clock of the dispatcher, for display. Liveness is not decided by it, because clocks jump.
+        lease_until: UnixSeconds,
     },
     /// Waits for the provider's limit to reset.
     Blocked {
-        /// Until this time.
-        until: Time,
+        /// End of the wait.
+        until: UnixSeconds,
     },
-    /// It succeeded.
+    /// Succeeded.
     Done,
-    /// It failed for good and waits to be put into the dead-letter store.
+    /// Failed, and not yet a dead letter.
     Failed,
-    /// It is in the dead-letter store.
+    /// Failed, and a dead letter.
     Dead,
-    /// Somebody cancelled it.
+    /// Cancelled.
     Cancelled,
 }
 
 impl State {
-    /// What a person reads.
-    pub fn name(&self) -> StateName {
+    /// Returns the name of the state.
+    pub fn name(&self) -> TaskStatus {
         match self {
-            State::Queued { .. } => StateName::Queued,
-            State::Running { .. } => StateName::Running,
-            State::Blocked { .. } => StateName::Blocked,
-            State::Done => StateName::Done,
-            State::Failed => StateName::Failed,
-            State::Dead => StateName::Dead,
-            State::Cancelled => StateName::Cancelled,
+            State::Queued { .. } => TaskStatus::Queued,
+            State::Running { .. } => TaskStatus::Running,
+            State::Blocked { .. } => TaskStatus::Blocked,
+            State::Done => TaskStatus::Done,
+            State::Failed => TaskStatus::Failed,
+            State::Dead => TaskStatus::Dead,
+            State::Cancelled => TaskStatus::Cancelled,
         }
     }
 }
@@ -104,7 +103,7 @@ impl State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum StateName {
+pub enum TaskStatus {
     Queued,
     Running,
     Blocked,
@@ -114,160 +113,160 @@ pub enum StateName {
     Cancelled,
 }
 
-impl StateName {
-    /// All of them.
-    pub const ALL: [StateName; 7] =
+impl TaskStatus {
+    /// All states.
+    pub const ALL: [TaskStatus; 7] =
         [Self::Queued, Self::Running, Self::Blocked, Self::Done, Self::Failed, Self::Dead, Self::Cancelled];
     /// Their names, in the same order.
     pub const NAMES: [&'static str; 7] =
         ["queued", "running", "blocked", "done", "failed", "dead", "cancelled"];
 
-    /// As it is written.
+    /// Returns the stored name.
     pub fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// The state of this name.
+    /// Parses a stored name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|name| name.as_str() == text)
     }
 
-    /// Whether nothing happens to the task any more, unless somebody asks for it.
+    /// Returns whether only a retry by the user can change the state.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Dead | Self::Cancelled)
     }
 }
 
-impl fmt::Display for StateName {
+impl fmt::Display for TaskStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-/// What can happen to a task.
+/// An event in the lifecycle of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Incident {
-    /// A dispatcher takes it.
+pub enum TaskEvent {
+    /// A dispatcher claims the task.
     Lease {
-        /// The attempt.
+        /// Id of the run.
         run: RunId,
-        /// How long the lease holds.
-        until: Time,
+        /// Expiry of the lease.
+        until: UnixSeconds,
     },
-    /// The worker is alive.
+    /// The runner is alive.
     Heartbeat {
-        /// Its lease.
+        /// Fencing token of its lease.
         fence: u64,
-        /// How long the lease holds now.
-        until: Time,
+        /// New expiry of the lease.
+        until: UnixSeconds,
     },
     /// The run succeeded.
     Succeeded {
-        /// Its lease.
+        /// Fencing token of its lease.
         fence: u64,
     },
     /// The run failed.
     Failed {
-        /// Its lease.
+        /// Fencing token of its lease.
         fence: u64,
-        /// Why.
+        /// Cause.
         failure: Failure,
     },
-    /// Nothing is left of who worked on it.
-    Vanished {
-        /// Its lease.
+    /// The runner ended without a result.
+    RunnerLost {
+        /// Fencing token of its lease.
         fence: u64,
     },
-    /// Who worked on it gives it back untried.
-    HandedBack {
-        /// Its lease.
+    /// The runner returns the task without an attempt.
+    Released {
+        /// Fencing token of its lease.
         fence: u64,
     },
-    /// What it waits for will never be done.
-    Forsaken {
-        /// Why.
+    /// A dependency ended without success.
+    DependencyFailed {
+        /// Cause.
         failure: Failure,
     },
-    /// The dead letter is written.
-    Buried,
+    /// The dead letter was written.
+    DeadLettered,
     /// The provider's limit has reset.
     Unblocked,
-    /// The clock went back, and what it waits for would be too far away.
+    /// The clock went back, and the wait is adjusted.
     Rescheduled {
-        /// When it is its turn now.
-        at: Time,
+        /// New end of the wait.
+        at: UnixSeconds,
     },
-    /// Somebody cancels it.
+    /// The user cancels the task.
     Cancel,
-    /// Somebody wants it tried again.
+    /// The user retries the task.
     Retry,
 }
 
-/// How often and how soon to try again.
+/// Retry policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryRule {
-    /// How often a task is tried.
+    /// Maximum number of attempts.
     pub max_attempts: u32,
-    /// How often its runner may vanish before the task is taken for what makes it vanish.
-    pub max_vanished: u32,
-    /// After so many failures in the same words another try would tell nothing new.
+    /// Number of lost runners after which the task fails.
+    pub max_runner_losses: u32,
+    /// Number of identical failures in a row after which the task fails.
     pub same_failures: u32,
-    /// How often somebody may ask for it again.
+    /// Maximum number of retries by the user.
     pub max_retries: u32,
-    /// How often a provider's limit may stop it.
+    /// Maximum number of waits for a provider's limit.
     pub max_blocks: u32,
-    /// How long it waits for such limits in all. What the agent CLI claims of the reset is cut to what is left of it.
+    /// Maximum sum of these waits. A reset time that the agent CLI reports is cut to what is left of it.
     pub max_blocked: Duration,
-    /// The wait after the first failure; doubles each time.
+    /// Wait after the first failure; doubles with each failure.
     pub first_wait: Duration,
-    /// The longest wait.
+    /// Maximum wait after a failure.
     pub longest_wait: Duration,
-    /// The wait for a quota whose reset nobody told.
+    /// Wait for a provider's limit without a known reset time.
     pub quota_wait: Duration,
 }
 
-/// Why nothing changed.
+/// Error of an event that is not applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// That cannot happen in this state.
+    /// The event is not valid in this state.
     #[error("a task that is {state} cannot be {what}")]
     NotNow {
-        /// The state.
-        state: StateName,
-        /// What was wanted.
+        /// Current state.
+        state: TaskStatus,
+        /// Participle of the event.
         what: &'static str,
     },
-    /// The worker's lease was given to somebody else.
+    /// The lease was replaced by a newer one.
     #[error("lease {given} is no longer valid, the newest is {newest}")]
     Fenced {
-        /// The worker's lease.
+        /// Fencing token of the event.
         given: u64,
-        /// The newest lease.
+        /// Fencing token of the newest lease.
         newest: u64,
     },
-    /// Its time has not come.
+    /// The wait is not over.
     #[error("the task waits until {until}")]
     TooEarly {
-        /// The time.
-        until: Time,
+        /// End of the wait.
+        until: UnixSeconds,
     },
-    /// It was asked for too often.
+    /// The user retried the task too often.
     #[error("the task was retried {times} times already")]
     TooOften {
-        /// How often.
+        /// Number of retries so far.
         times: u32,
     },
 }
 
 impl RetryRule {
-    /// Where nobody says otherwise.
+    /// Defaults.
     pub const DEFAULT: RetryRule = RetryRule {
         max_attempts: 3,
-        max_vanished: 5,
+        max_runner_losses: 5,
         same_failures: 3,
         max_retries: 3,
         max_blocks: 50,
-        // One weekly limit, and a day.
+        // A weekly limit and one day.
         max_blocked: Duration::from_secs(8 * 86_400),
         first_wait: Duration::from_secs(10),
         longest_wait: Duration::from_secs(600),
@@ -275,13 +274,13 @@ impl RetryRule {
     };
 }
 
-impl Life {
-    /// A task that was just accepted.
-    pub fn accepted(not_before: Time) -> Self {
+impl Lifecycle {
+    /// Returns the lifecycle of a task that was just added.
+    pub fn accepted(not_before: UnixSeconds) -> Self {
         Self {
             state: State::Queued { not_before },
             attempts: 0,
-            vanished: 0,
+            runner_losses: 0,
             retries: 0,
             blocks: 0,
             blocked_seconds: 0,
@@ -290,18 +289,18 @@ impl Life {
         }
     }
 
-    /// The life after an incident. `jitter`, from 0 to 255, spreads retries; nothing else here is random.
+    /// Returns the lifecycle after an event. `jitter` is a random value that spreads retries.
     pub fn step(
         &self,
-        incident: Incident,
-        now: Time,
+        event: TaskEvent,
+        now: UnixSeconds,
         jitter: u8,
         rule: &RetryRule,
-    ) -> Result<Life, StepError> {
+    ) -> Result<Lifecycle, StepError> {
         let not_now = |what| StepError::NotNow { state: self.state.name(), what };
         let mut next = self.clone();
-        match (incident, &self.state) {
-            (Incident::Lease { run, until }, State::Queued { not_before }) => {
+        match (event, &self.state) {
+            (TaskEvent::Lease { run, until }, State::Queued { not_before }) => {
                 if now < *not_before {
                     return Err(StepError::TooEarly { until: *not_before });
                 }
@@ -309,20 +308,20 @@ impl Life {
                 next.fence += 1;
                 next.state = State::Running { run, lease_until: until };
             }
-            (Incident::Heartbeat { fence, until }, State::Running { run, .. }) => {
+            (TaskEvent::Heartbeat { fence, until }, State::Running { run, .. }) => {
                 self.check_fence(fence)?;
                 next.state = State::Running { run: run.clone(), lease_until: until };
             }
-            (Incident::Succeeded { fence }, State::Running { .. }) => {
+            (TaskEvent::Succeeded { fence }, State::Running { .. }) => {
                 self.check_fence(fence)?;
                 next.state = State::Done;
             }
-            (Incident::Failed { fence, failure }, State::Running { .. }) => {
+            (TaskEvent::Failed { fence, failure }, State::Running { .. }) => {
                 self.check_fence(fence)?;
                 next.state = self.after_failure(&failure, now, jitter, rule);
                 let is_limit = failure.class.disposition() == Disposition::AfterReset;
                 if let State::Blocked { until } = next.state {
-                    // The provider's limit says nothing about the task: the attempt is given back.
+                    // A provider's limit is not a failure of the task, so the attempt does not count.
                     next.attempts = next.attempts.saturating_sub(1);
                     next.blocks += 1;
                     next.blocked_seconds += until.saturating_sub(now);
@@ -332,80 +331,80 @@ impl Life {
                     next.remember(self.waited_enough());
                 }
             }
-            (Incident::Vanished { fence }, State::Running { .. }) => {
+            (TaskEvent::RunnerLost { fence }, State::Running { .. }) => {
                 self.check_fence(fence)?;
-                // A runner that vanished says nothing about the task, unless it does so again and again.
+                // A lost runner is not a failure of the task, so the attempt does not count.
                 next.attempts = next.attempts.saturating_sub(1);
-                next.vanished += 1;
-                // What made it vanish may last for a while, as a full disk does.
-                let wait = backoff(next.vanished, jitter, rule);
+                next.runner_losses += 1;
+                // The cause may last for a while, as a full disk does.
+                let wait = backoff(next.runner_losses, jitter, rule);
                 next.state = State::Queued { not_before: now.saturating_add(wait.as_secs()) };
-                if next.vanished >= rule.max_vanished {
-                    let message = format!("what worked on it vanished {} times", next.vanished);
+                if next.runner_losses >= rule.max_runner_losses {
+                    let message = format!("its runner was lost {} times", next.runner_losses);
                     next.remember(Failure::new(FailureClass::Unknown, message));
                     next.state = State::Failed;
                 }
             }
-            (Incident::HandedBack { fence }, State::Running { .. }) => {
+            (TaskEvent::Released { fence }, State::Running { .. }) => {
                 self.check_fence(fence)?;
                 next.attempts = next.attempts.saturating_sub(1);
                 next.state = State::Queued { not_before: now };
             }
-            (Incident::Forsaken { failure }, State::Queued { .. }) => {
+            (TaskEvent::DependencyFailed { failure }, State::Queued { .. }) => {
                 next.remember(failure);
                 next.state = State::Failed;
             }
-            (Incident::Unblocked, State::Blocked { until }) => {
+            (TaskEvent::Unblocked, State::Blocked { until }) => {
                 if now < *until {
                     return Err(StepError::TooEarly { until: *until });
                 }
                 next.state = State::Queued { not_before: now };
             }
-            (Incident::Rescheduled { at }, State::Queued { .. }) => {
+            (TaskEvent::Rescheduled { at }, State::Queued { .. }) => {
                 next.state = State::Queued { not_before: at };
             }
-            (Incident::Rescheduled { at }, State::Blocked { .. }) => {
+            (TaskEvent::Rescheduled { at }, State::Blocked { .. }) => {
                 next.state = State::Blocked { until: at }
             }
-            (Incident::Buried, State::Failed) => next.state = State::Dead,
-            (Incident::Cancel, State::Queued { .. } | State::Running { .. } | State::Blocked { .. }) => {
+            (TaskEvent::DeadLettered, State::Failed) => next.state = State::Dead,
+            (TaskEvent::Cancel, State::Queued { .. } | State::Running { .. } | State::Blocked { .. }) => {
                 next.fence += 1;
                 next.state = State::Cancelled;
             }
-            (Incident::Retry, State::Failed | State::Dead | State::Cancelled) => {
+            (TaskEvent::Retry, State::Failed | State::Dead | State::Cancelled) => {
                 if self.retries >= rule.max_retries {
                     return Err(StepError::TooOften { times: self.retries });
                 }
-                (next.attempts, next.vanished, next.blocks, next.blocked_seconds) = (0, 0, 0, 0);
+                (next.attempts, next.runner_losses, next.blocks, next.blocked_seconds) = (0, 0, 0, 0);
                 next.retries += 1;
                 next.state = State::Queued { not_before: now };
             }
-            (Incident::Lease { .. }, _) => return Err(not_now("leased")),
-            (Incident::Heartbeat { .. }, _) => return Err(not_now("kept alive")),
-            (Incident::Succeeded { .. } | Incident::Failed { .. }, _) => return Err(not_now("finished")),
-            (Incident::Vanished { .. } | Incident::HandedBack { .. }, _) => {
-                return Err(not_now("given up"));
+            (TaskEvent::Lease { .. }, _) => return Err(not_now("leased")),
+            (TaskEvent::Heartbeat { .. }, _) => return Err(not_now("kept alive")),
+            (TaskEvent::Succeeded { .. } | TaskEvent::Failed { .. }, _) => return Err(not_now("finished")),
+            (TaskEvent::RunnerLost { .. } | TaskEvent::Released { .. }, _) => {
+                return Err(not_now("released"));
             }
-            (Incident::Forsaken { .. }, _) => return Err(not_now("forsaken")),
-            (Incident::Buried, _) => return Err(not_now("buried")),
-            (Incident::Unblocked, _) => return Err(not_now("unblocked")),
-            (Incident::Rescheduled { .. }, _) => return Err(not_now("rescheduled")),
-            (Incident::Cancel, _) => return Err(not_now("cancelled")),
-            (Incident::Retry, _) => return Err(not_now("retried")),
+            (TaskEvent::DependencyFailed { .. }, _) => return Err(not_now("failed by a dependency")),
+            (TaskEvent::DeadLettered, _) => return Err(not_now("dead-lettered")),
+            (TaskEvent::Unblocked, _) => return Err(not_now("unblocked")),
+            (TaskEvent::Rescheduled { .. }, _) => return Err(not_now("rescheduled")),
+            (TaskEvent::Cancel, _) => return Err(not_now("cancelled")),
+            (TaskEvent::Retry, _) => return Err(not_now("retried")),
         }
         Ok(next)
     }
 
-    /// Keeps a failure; of very many only the last ones.
+    /// Appends a failure and drops the oldest beyond the limit.
     fn remember(&mut self, failure: Failure) {
-        const MOST: usize = 100;
-        if self.failures.len() >= MOST {
+        const MAX_FAILURES: usize = 100;
+        if self.failures.len() >= MAX_FAILURES {
             self.failures.remove(0);
         }
         self.failures.push(failure);
     }
 
-    /// Why a task is given up that a provider's limit stops again and again.
+    /// Returns the failure of a task that waited too often or too long for a provider's limit.
     fn waited_enough(&self) -> Failure {
         let message = format!(
             "the provider's limit stopped it again after {} waits, {} seconds in all",
@@ -427,7 +426,7 @@ impl Life {
         u32::try_from(round.take_while(same).count()).unwrap_or(u32::MAX)
     }
 
-    fn after_failure(&self, failure: &Failure, now: Time, jitter: u8, rule: &RetryRule) -> State {
+    fn after_failure(&self, failure: &Failure, now: UnixSeconds, jitter: u8, rule: &RetryRule) -> State {
         match failure.class.disposition() {
             Disposition::Terminal => State::Failed,
             Disposition::AfterReset => {
@@ -458,9 +457,9 @@ fn backoff(attempts: u32, jitter: u8, rule: &RetryRule) -> Duration {
 }
 
 #[cfg(test)]
-#[path = "life_tests.rs"]
+#[path = "lifecycle_tests.rs"]
 mod tests;
 
 #[cfg(test)]
-#[path = "life_model.rs"]
+#[path = "lifecycle_model.rs"]
 mod model;

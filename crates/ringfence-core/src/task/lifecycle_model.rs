@@ -1,16 +1,16 @@
-//! Every life up to eight incidents long, with workers who do not know that they were given up.
+//! Every lifecycle up to eight events long, with workers who do not know that they were given up.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-use super::{Incident, Life, RetryRule, State, StateName, Time};
+use super::{Lifecycle, RetryRule, State, TaskEvent, TaskStatus, UnixSeconds};
 use crate::failure::{Failure, FailureClass};
 
 const DEPTH: usize = 8;
 /// Two of each, so that every bound is reached within the depth.
 const RULE: RetryRule = RetryRule {
     max_attempts: 2,
-    max_vanished: 2,
+    max_runner_losses: 2,
     same_failures: 2,
     max_retries: 2,
     max_blocks: 2,
@@ -22,38 +22,38 @@ const RULE: RetryRule = RetryRule {
 
 #[derive(Clone)]
 struct World {
-    life: Life,
-    now: Time,
+    lifecycle: Lifecycle,
+    now: UnixSeconds,
     /// The leases of all who ever worked on it: each may still speak, however late.
     workers: Vec<u64>,
 }
 
 impl World {
     fn identity(&self) -> String {
-        format!("{:?}", (&self.life, self.now, &self.workers))
+        format!("{:?}", (&self.lifecycle, self.now, &self.workers))
     }
 
-    fn incidents(&self) -> Vec<(&'static str, Incident)> {
+    fn events(&self) -> Vec<(&'static str, TaskEvent)> {
         let run = || "r".parse().unwrap();
         let mut all = vec![
-            ("lease", Incident::Lease { run: run(), until: self.now + 60 }),
-            ("forsaken", Incident::Forsaken { failure: failure(FailureClass::Refused) }),
-            ("buried", Incident::Buried),
-            ("unblocked", Incident::Unblocked),
-            ("rescheduled", Incident::Rescheduled { at: self.now + 5 }),
-            ("cancel", Incident::Cancel),
-            ("retry", Incident::Retry),
+            ("lease", TaskEvent::Lease { run: run(), until: self.now + 60 }),
+            ("dependency_failed", TaskEvent::DependencyFailed { failure: failure(FailureClass::Refused) }),
+            ("buried", TaskEvent::DeadLettered),
+            ("unblocked", TaskEvent::Unblocked),
+            ("rescheduled", TaskEvent::Rescheduled { at: self.now + 5 }),
+            ("cancel", TaskEvent::Cancel),
+            ("retry", TaskEvent::Retry),
         ];
         // Somebody who never had a lease is as wrong as somebody who lost it.
         for &fence in self.workers.iter().chain([&0]) {
             all.extend([
-                ("heartbeat", Incident::Heartbeat { fence, until: self.now + 60 }),
-                ("succeeded", Incident::Succeeded { fence }),
-                ("vanished", Incident::Vanished { fence }),
-                ("handed back", Incident::HandedBack { fence }),
+                ("heartbeat", TaskEvent::Heartbeat { fence, until: self.now + 60 }),
+                ("succeeded", TaskEvent::Succeeded { fence }),
+                ("runner_lost", TaskEvent::RunnerLost { fence }),
+                ("handed back", TaskEvent::Released { fence }),
             ]);
             let classes = [FailureClass::Network, FailureClass::AuthRequired, FailureClass::Quota];
-            all.extend(classes.map(|class| ("failed", Incident::Failed { fence, failure: failure(class) })));
+            all.extend(classes.map(|class| ("failed", TaskEvent::Failed { fence, failure: failure(class) })));
         }
         all
     }
@@ -63,28 +63,28 @@ fn failure(class: FailureClass) -> Failure {
     Failure::new(class, "x")
 }
 
-fn fence_of(incident: &Incident) -> Option<u64> {
-    match incident {
-        Incident::Heartbeat { fence, .. }
-        | Incident::Succeeded { fence }
-        | Incident::Failed { fence, .. }
-        | Incident::Vanished { fence }
-        | Incident::HandedBack { fence } => Some(*fence),
+fn fence_of(event: &TaskEvent) -> Option<u64> {
+    match event {
+        TaskEvent::Heartbeat { fence, .. }
+        | TaskEvent::Succeeded { fence }
+        | TaskEvent::Failed { fence, .. }
+        | TaskEvent::RunnerLost { fence }
+        | TaskEvent::Released { fence } => Some(*fence),
         _ => None,
     }
 }
 
-/// What must hold between a life and the next.
-fn check(before: &Life, incident: &Incident, after: &Life) {
-    let context = || format!("{before:?} -- {incident:?} --> {after:?}");
+/// What must hold between a lifecycle and the next.
+fn check(before: &Lifecycle, event: &TaskEvent, after: &Lifecycle) {
+    let context = || format!("{before:?} -- {event:?} --> {after:?}");
     assert_ne!(before.state, State::Done, "done is the end: {}", context());
-    if let Some(fence) = fence_of(incident) {
+    if let Some(fence) = fence_of(event) {
         assert_eq!(fence, before.fence, "only the newest lease is heard: {}", context());
         assert!(matches!(before.state, State::Running { .. }), "{}", context());
     }
     assert!(after.fence >= before.fence, "{}", context());
     if let State::Running { .. } = after.state {
-        let leased = matches!(incident, Incident::Lease { .. });
+        let leased = matches!(event, TaskEvent::Lease { .. });
         assert_eq!(after.fence, before.fence + u64::from(leased), "{}", context());
         assert!(
             leased != matches!(before.state, State::Running { .. }),
@@ -93,13 +93,13 @@ fn check(before: &Life, incident: &Incident, after: &Life) {
         );
     }
     if after.state == State::Done {
-        assert!(matches!(incident, Incident::Succeeded { .. }), "{}", context());
+        assert!(matches!(event, TaskEvent::Succeeded { .. }), "{}", context());
     }
     if after.state == State::Dead {
         assert_eq!(before.state, State::Failed, "{}", context());
     }
     assert!(after.attempts <= RULE.max_attempts, "{}", context());
-    assert!(after.vanished <= RULE.max_vanished, "{}", context());
+    assert!(after.runner_losses <= RULE.max_runner_losses, "{}", context());
     assert!(after.retries <= RULE.max_retries, "{}", context());
     assert!(after.blocks <= RULE.max_blocks, "{}", context());
     assert!(after.blocked_seconds <= RULE.max_blocked.as_secs(), "{}", context());
@@ -109,19 +109,19 @@ fn check(before: &Life, incident: &Incident, after: &Life) {
 }
 
 /// Whether the task can still end, without anybody's help.
-fn goes_on(life: &Life, now: Time) -> bool {
+fn goes_on(lifecycle: &Lifecycle, now: UnixSeconds) -> bool {
     let later = now + 1_000_000;
-    match life.state.name() {
-        StateName::Queued => {
-            life.step(Incident::Lease { run: "r".parse().unwrap(), until: later }, later, 0, &RULE).is_ok()
+    match lifecycle.state.name() {
+        TaskStatus::Queued => lifecycle
+            .step(TaskEvent::Lease { run: "r".parse().unwrap(), until: later }, later, 0, &RULE)
+            .is_ok(),
+        TaskStatus::Running => {
+            lifecycle.step(TaskEvent::RunnerLost { fence: lifecycle.fence }, later, 0, &RULE).is_ok()
+                && lifecycle.step(TaskEvent::Succeeded { fence: lifecycle.fence }, later, 0, &RULE).is_ok()
         }
-        StateName::Running => {
-            life.step(Incident::Vanished { fence: life.fence }, later, 0, &RULE).is_ok()
-                && life.step(Incident::Succeeded { fence: life.fence }, later, 0, &RULE).is_ok()
-        }
-        StateName::Blocked => life.step(Incident::Unblocked, later, 0, &RULE).is_ok(),
-        StateName::Failed => life.step(Incident::Buried, later, 0, &RULE).is_ok(),
-        StateName::Done | StateName::Dead | StateName::Cancelled => true,
+        TaskStatus::Blocked => lifecycle.step(TaskEvent::Unblocked, later, 0, &RULE).is_ok(),
+        TaskStatus::Failed => lifecycle.step(TaskEvent::DeadLettered, later, 0, &RULE).is_ok(),
+        TaskStatus::Done | TaskStatus::Dead | TaskStatus::Cancelled => true,
     }
 }
 
@@ -129,25 +129,25 @@ fn goes_on(life: &Life, now: Time) -> bool {
 fn no_life_of_eight_incidents_breaks_a_promise() {
     let mut seen = HashSet::new();
     let mut pairs = BTreeSet::new();
-    let mut frontier = vec![World { life: Life::accepted(0), now: 0, workers: Vec::new() }];
+    let mut frontier = vec![World { lifecycle: Lifecycle::accepted(0), now: 0, workers: Vec::new() }];
     for _ in 0..DEPTH {
         let mut next = Vec::new();
         for world in frontier {
-            assert!(goes_on(&world.life, world.now), "stuck: {:?}", world.life);
-            for (name, incident) in world.incidents() {
-                let Ok(life) = world.life.step(incident.clone(), world.now, 0, &RULE) else {
-                    pairs.insert((world.life.state.name(), name, false));
+            assert!(goes_on(&world.lifecycle, world.now), "stuck: {:?}", world.lifecycle);
+            for (name, event) in world.events() {
+                let Ok(lifecycle) = world.lifecycle.step(event.clone(), world.now, 0, &RULE) else {
+                    pairs.insert((world.lifecycle.state.name(), name, false));
                     continue;
                 };
-                pairs.insert((world.life.state.name(), name, true));
-                check(&world.life, &incident, &life);
+                pairs.insert((world.lifecycle.state.name(), name, true));
+                check(&world.lifecycle, &event, &lifecycle);
                 let mut workers = world.workers.clone();
-                if matches!(incident, Incident::Lease { .. }) {
-                    workers.push(life.fence);
+                if matches!(event, TaskEvent::Lease { .. }) {
+                    workers.push(lifecycle.fence);
                 }
                 // Whatever waits may have its time at once, or not yet.
                 for now in [world.now, world.now + 300] {
-                    let world = World { life: life.clone(), now, workers: workers.clone() };
+                    let world = World { lifecycle: lifecycle.clone(), now, workers: workers.clone() };
                     if seen.insert(world.identity()) {
                         next.push(world);
                     }
@@ -156,10 +156,10 @@ fn no_life_of_eight_incidents_breaks_a_promise() {
         }
         frontier = next;
     }
-    for state in StateName::ALL {
+    for state in TaskStatus::ALL {
         for name in [
             "lease",
-            "forsaken",
+            "dependency_failed",
             "buried",
             "unblocked",
             "rescheduled",
@@ -167,7 +167,7 @@ fn no_life_of_eight_incidents_breaks_a_promise() {
             "retry",
             "heartbeat",
             "succeeded",
-            "vanished",
+            "runner_lost",
             "handed back",
             "failed",
         ] {
