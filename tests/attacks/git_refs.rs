@@ -41,7 +41,8 @@ fn files_in_commits_that_programs_execute_are_reported() {
     repository(&nested);
     assert!(git(&place.work(), &["config", "core.hooksPath", "tools/hooks"]).0);
     // The working tree is as before: only commits hold the files.
-    let script = "blob=$(echo evil | git hash-object -w --stdin); \
+    let script = format!(
+        "blob=$(echo evil | git hash-object -w --stdin); \
          git update-index --add --cacheinfo 100644,$blob,.envrc --cacheinfo 100644,$blob,plain --cacheinfo 100755,$blob,tools/hooks/pre-commit && {COMMIT} -m x; \
          git branch topic; git symbolic-ref HEAD refs/heads/topic; git update-index --add --cacheinfo 100644,$blob,.vscode/tasks.json; {COMMIT} -m y; \
          git tag v1; git rm -q --cached .envrc .vscode/tasks.json; {COMMIT} -m z; git update-ref refs/heads/topic2 v1^{{commit}}; \
@@ -141,7 +142,8 @@ fn large_indexes_that_a_run_leaves_are_not_copied() {
     let place = Place::new();
     repository(&place.work());
     let id = "0123456789012345678901234567890123456789";
-    let script = "for i in 1 2 3 4; do git init -q x$i; (cd x$i; {COMMIT} --allow-empty -m x; truncate -s 400M .git/sharedindex.{id}); done; \
+    let script = format!(
+        "for i in 1 2 3 4; do git init -q x$i; (cd x$i; {COMMIT} --allow-empty -m x; truncate -s 400M .git/sharedindex.{id}); done; \
          truncate -s 400M x4/.git/index"
     );
     exec(&place, &script).expect_code(0);
@@ -230,7 +232,8 @@ fn commits_that_lead_configured_hooks_elsewhere_are_reported_first() {
     assert!(git(&work, &["add", "-A"]).0 && git(&work, &["commit", "-qm", "hooks"]).0);
     assert!(git(&work, &["config", "core.hooksPath", "tools/hooks"]).0);
     assert!(git(&work, &["config", "--add", "core.hooksPath", "sub/git/../hooks"]).0);
-    let script = "blob=$(echo evil | git hash-object -w --stdin); link=$(printf other | git hash-object -w --stdin); \
+    let script = format!(
+        "blob=$(echo evil | git hash-object -w --stdin); link=$(printf other | git hash-object -w --stdin); \
          for i in $(seq 60); do git update-index --add --cacheinfo 100644,$blob,a$i/.gitmodules; done; {COMMIT} -m many; \
          for i in $(seq 40); do git branch a$i; done; \
          git update-index --force-remove tools/hooks/pre-commit; git update-index --force-remove sub/git/file; \
@@ -355,7 +358,8 @@ fn refs_and_indexes_that_a_later_start_refuses_are_kept_aside() {
         fs::write(work.join(format!(".git/refs/heads/many/{number}")), format!("{id}\n")).unwrap();
     }
     let deep = (0..60).map(|_| "d").collect::<Vec<_>>().join("/");
-    let script = "for n in $(seq 1 30); do echo \"create refs/heads/new$n HEAD\"; done | git update-ref --stdin; \
+    let script = format!(
+        "for n in $(seq 1 30); do echo \"create refs/heads/new$n HEAD\"; done | git update-ref --stdin; \
          git pack-refs --all; echo \"$(git rev-parse HEAD) refs/tags/{deep}\" >> .git/packed-refs; {COMMIT} --allow-empty -m later"
     );
     let ran = exec(&place, &script).expect_code(0);
@@ -372,7 +376,8 @@ fn refs_and_indexes_that_a_later_start_refuses_are_kept_aside() {
 fn a_file_that_several_refs_bring_is_reported_with_all_of_them() {
     let place = Place::new();
     repository(&place.work());
-    let script = "blob=$(echo evil | git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$blob,.envrc; {COMMIT} -m x; \
+    let script = format!(
+        "blob=$(echo evil | git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$blob,.envrc; {COMMIT} -m x; \
          git branch other; git tag v1"
     );
     let ran = exec(&place, &script).expect_code(0);
@@ -693,9 +698,9 @@ fn linked_objects_of_a_planted_repository_are_not_imported() {
         if number == 1 {
             assert!(git(&private, &["repack", "-adq"]).0);
             for ending in ["pack", "idx"] {
-                let mut packs = fs::read_dir(objects.join("pack")).unwrap().flatten().map(|entry| entry.path());
-                let one =
-                    packs.find(|path| path.extension().is_some_and(|end| end == ending)).unwrap();
+                let mut packs =
+                    fs::read_dir(objects.join("pack")).unwrap().flatten().map(|entry| entry.path());
+                let one = packs.find(|path| path.extension().is_some_and(|end| end == ending)).unwrap();
                 fs::copy(one, objects.join(format!("pack/pack-1.{ending}"))).unwrap();
             }
         }
