@@ -656,13 +656,11 @@ fn refs_that_shadow_other_names_are_kept_under_the_run() {
 fn many_refs_that_are_kept_aside_hide_nothing() {
     let place = Place::new();
     repository(&place.work());
-    let script = format!(
-        "blob=$(echo evil | git hash-object -w --stdin); \
+    let script = "blob=$(echo evil | git hash-object -w --stdin); \
          git update-index --add --cacheinfo 100644,$blob,.envrc; tree=$(git write-tree); git read-tree HEAD; \
          bad=$(git -c user.name=a -c user.email=a@b commit-tree $tree -p HEAD -m x); mkdir -p .git/refs/heads; \
-         other=$(git -c user.name=a -c user.email=a@b commit-tree HEAD^{{tree}} -p HEAD -m y); \
-         for i in $(seq 10 69); do echo $other > \".git/refs/heads/a;$i\"; done; MORE; echo $bad > .git/refs/heads/zfix"
-    );
+         other=$(git -c user.name=a -c user.email=a@b commit-tree HEAD^{tree} -p HEAD -m y); \
+         for i in $(seq 10 69); do echo $other > \".git/refs/heads/a;$i\"; done; MORE; echo $bad > .git/refs/heads/zfix";
     let ran = exec(&place, &script.replace("MORE", ":")).expect_code(0);
     assert!(ran.stderr.contains("more refs were not moved"), "{}", ran.stderr);
     let result_of = result(&place);
@@ -700,9 +698,9 @@ fn linked_objects_of_a_planted_repository_are_not_imported() {
         if number == 1 {
             assert!(git(&private, &["repack", "-adq"]).0);
             for ending in ["pack", "idx"] {
-                let packs = fs::read_dir(objects.join("pack")).unwrap().flatten().map(|entry| entry.path());
-                let one =
-                    packs.filter(|path| path.extension().is_some_and(|end| end == ending)).next().unwrap();
+                let mut packs =
+                    fs::read_dir(objects.join("pack")).unwrap().flatten().map(|entry| entry.path());
+                let one = packs.find(|path| path.extension().is_some_and(|end| end == ending)).unwrap();
                 fs::copy(one, objects.join(format!("pack/pack-1.{ending}"))).unwrap();
             }
         }
