@@ -527,7 +527,7 @@ fn a_new_user_walks_from_the_readme_to_a_finished_task_in_the_browser() {
     browser.see("#tasks", "Show what you can do");
     browser.click("#tasks tbody a");
     browser.see("#task", "done");
-    browser.click("#attempts a");
+    browser.click("#runs a");
     browser.see("#log", "primes.sh");
     browser.see("main", "secrets are unreadable");
     browser.picture("walk");

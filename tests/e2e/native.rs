@@ -637,6 +637,15 @@ fn sockets_of_the_host_are_closed_doors() {
 }
 
 #[test]
+fn workspace_in_a_secret_is_refused_with_the_reason() {
+    let place = Place::new();
+    let secret = place.home().join(".ssh/keys");
+    fs::create_dir_all(&secret).unwrap();
+    let ran = place.run(&["exec", "-C", secret.to_str().unwrap(), "--", "true"]).expect_code(125);
+    assert!(ran.stderr.contains("a secret that is hidden from runs: work in another directory"), "{ran:?}");
+}
+
+#[test]
 fn a_secret_is_not_shown_by_asking_for_a_part_of_it() {
     let place = Place::new();
     fs::create_dir(place.home().join(".ssh")).unwrap();

@@ -179,6 +179,20 @@ pub(crate) fn look(
     ))
 }
 
+/// Refuses a workspace in a secret. Images are tried in a workspace of Ringfence's own, in the state directory.
+fn refuse_secret(workspace: &Path, survey: &Survey) -> Result<(), LaunchError> {
+    let secrets = survey.hidden.iter().map(|(secret, _)| secret);
+    let mut secrets = secrets.filter(|secret| !secret.ends_with(SETTINGS_DIRECTORY));
+    match secrets.find(|secret| workspace.starts_with(secret)) {
+        Some(secret) => Err(refused(format!(
+            "the workspace {} is in {}, a secret that is hidden from runs: work in another directory",
+            workspace.display(),
+            secret.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn scan_once(
     request: &Request,
     (homes, ending): (&[&Path], &Ending<'_>),
@@ -214,6 +228,7 @@ fn scan_once(
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
         }
     }
+    refuse_secret(workspace, &survey)?;
     survey.hold_above_secrets_and_grants(workspace);
     let (own, mut here): (Vec<String>, Vec<String>) =
         files.protect.iter().cloned().partition(|name| name.starts_with("~/"));
