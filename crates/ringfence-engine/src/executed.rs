@@ -250,6 +250,7 @@ impl Trees {
 
     /// The same at the moment at which the run begins: notes the time of each file system, and what files contain where their times
     /// do not tell that they change. What is in an overlay is the run's.
+    #[expect(clippy::disallowed_methods, reason = "no run sees the state directory")]
     pub(crate) fn begun(mut self, runs: &Runs) -> Self {
         let opened = |tree: &Tree| Directory::open(&tree.root).ok().filter(|_| tree.lower.is_none());
         let roots: Vec<Option<Directory>> = self.trees.iter().map(opened).collect();
@@ -263,9 +264,12 @@ impl Trees {
             let never = BeginTime { time: (i64::MAX, 0), device: 0 };
             self.search_by(Marks::at(runs, never));
         }
+        // In the file system of the state directory, the time of the record is known.
+        let of_record = std::fs::metadata(runs.root()).map(|data| data.dev()).ok();
         for (tree, root) in self.trees.iter_mut().zip(&roots) {
             tree.contents.end_noting();
-            tree.begin = root.as_ref().and_then(BeginTime::now);
+            let root = root.as_ref().filter(|root| Some(root.id().device) != of_record);
+            tree.begin = root.and_then(BeginTime::now);
         }
         self
     }
