@@ -600,7 +600,7 @@ fn configured_hook_in_the_workspace_is_protected() {
 }
 
 /// A program of the workspace `~/dots`, by what git's configuration says of it.
-const SHELLED: [(&str, &str); 16] = [
+const SHELLED: [(&str, &str); 21] = [
     ("core.fsmonitor", "~/dots/bin/x"),
     ("core.editor", "\"${HOME}/dots/bin/x\" -w"),
     ("diff.a.textconv", "$HOME/dots/bin/x"),
@@ -612,6 +612,11 @@ const SHELLED: [(&str, &str); 16] = [
     ("filter.a.clean", "$(dirname \"$GIT_DIR\")/bin/x"),
     ("filter.a.clean", "\"$PWD\"/bin/x"),
     ("filter.a.clean", "make -C bin -f x"),
+    ("filter.a.clean", "make -Cbin -f x"),
+    ("filter.a.clean", "env --chdir=bin ./x"),
+    ("filter.a.clean", "cd -P -- bin && ./x"),
+    ("filter.a.clean", "$'bin/x' %f"),
+    ("filter.a.clean", "grep x$;cd bin&&./x"),
     ("gc.recentObjectsHook", "./bin/x"),
     ("tar.zz.command", "./bin/x"),
     ("mergetool.a.path", "~/dots/bin/x"),
@@ -660,4 +665,52 @@ fn relative_programs_of_the_user_are_read_only_in_all_repositories() {
     for tree in [&work, &nested] {
         assert_eq!(fs::read_to_string(tree.join("tl/conv")).unwrap(), "good", "{}", tree.display());
     }
+}
+
+/// Commands of a repository below the workspace take no room from those of the user, and what is left out is said.
+#[test]
+fn many_commands_of_a_repository_leave_those_of_the_user_protected() {
+    let place = Place::new();
+    let nested = place.work().join("a/nested");
+    for tree in [&place.work(), &nested] {
+        repository(tree);
+        fs::create_dir(tree.join("tl")).unwrap();
+        fs::write(tree.join("tl/watch"), "good").unwrap();
+    }
+    fs::create_dir(nested.join("own")).unwrap();
+    let mut text = fs::read_to_string(nested.join(".git/config")).unwrap();
+    for number in 0..100 {
+        text.push_str(&format!("[filter \"f{number}\"]\n\tclean = own/x{number} a{number} b{number}\n"));
+        fs::write(nested.join(format!("own/x{number}")), "x").unwrap();
+    }
+    fs::write(nested.join(".git/config"), text).unwrap();
+    let alias: String = (0..200).map(|number| format!("word{number} ")).collect();
+    fs::write(
+        place.home().join(".gitconfig"),
+        format!("[alias]\n\tx = !{alias}\n[core]\n\tfsmonitor = ./tl/watch\n"),
+    )
+    .unwrap();
+    let write = "printf evil > tl/watch; mv tl gone; mkdir tl; printf evil > tl/watch; true";
+    exec(&place, &format!("{write}; cd a/nested; {write}")).expect_code(0);
+    for tree in [&place.work(), &nested] {
+        assert_eq!(fs::read_to_string(tree.join("tl/watch")).unwrap(), "good", "{}", tree.display());
+    }
+    let notices = notices(&place);
+    let has = |part: &str| notices.iter().any(|notice| notice.contains(part));
+    assert!(has("commands of your git configuration name are protected or reported"), "{notices:?}");
+    let below = format!("there are too many: {}", nested.display());
+    assert!(has(&below) && has("name in these repositories are protected or reported"), "{notices:?}");
+}
+
+/// A relative program of a repository whose command has more words than are looked at.
+#[test]
+fn commands_with_too_many_words_are_told() {
+    let place = Place::new();
+    repository(&place.work());
+    let words: String = (0..200).map(|number| format!("w{number} ")).collect();
+    assert!(git(&place.work(), &["config", "filter.x.clean", words.trim()]).0);
+    exec(&place, "true").expect_code(0);
+    let notices = notices(&place);
+    let told = |notice: &String| notice.contains("commands of the git configuration of");
+    assert!(notices.iter().any(told), "{notices:?}");
 }

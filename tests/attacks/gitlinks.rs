@@ -324,3 +324,34 @@ fn branch_with_a_submodule_that_the_index_lacks_is_kept_aside() {
     exec(&place, "mkdir -p q/s; git init -q q/s; true");
     assert!(!work.join("q/s/.git").exists());
 }
+
+/// The index of the run has the submodule, and the real one does not get it.
+#[test]
+fn branch_with_a_submodule_of_an_index_that_is_refused_is_kept_aside() {
+    let hide = "blob=$(git hash-object -w --stdin </dev/null); \
+         git update-index --add --cacheinfo 100644,$blob,server.pem; ";
+    for (is_locked, after) in [(false, hide), (true, "")] {
+        for first in ["", "git checkout -q --detach; ", "git checkout -q -b topic; "] {
+            let place = Place::new();
+            let work = superproject(&place, "a/lib");
+            fs::write(work.join(".git/info/exclude"), "*.pem\n").unwrap();
+            fs::write(work.join("server.pem"), "1\n").unwrap();
+            let before = commit_of(&work, "main");
+            if is_locked {
+                fs::write(work.join(".git/index.lock"), "").unwrap();
+            }
+            let script = format!(
+                "rm -f .git/index.lock; {first}git update-index --add --cacheinfo 160000,{before},q/s; \
+                 {GIT} commit -qm x; {after}"
+            );
+            let ran = exec(&place, &script).expect_code(0);
+            let told = ran.stderr.contains("the index was not taken over")
+                && ran.stderr.contains("it adds the submodule q/s, which the index lacks");
+            assert!(told, "{is_locked} {first}: {}", ran.stderr);
+            assert_eq!(commit_of(&work, "HEAD"), before, "{is_locked} {first}: {}", ran.stderr);
+            assert_eq!(git(&work, &["ls-files", "q"]).1, "", "{is_locked} {first}");
+            let kept = git(&work, &["for-each-ref", "refs/ringfence"]).1;
+            assert!(kept.contains("refs/ringfence/"), "{is_locked} {first}: {kept}");
+        }
+    }
+}

@@ -58,6 +58,29 @@ fn branch_with_a_hidden_file_is_kept_aside() {
     }
 }
 
+/// Git tracks a gitlink as well, and a file in its place goes into the next commit.
+#[test]
+fn branch_with_a_gitlink_in_the_place_of_a_hidden_file_is_kept_aside() {
+    for name in ["refs/heads/main", "refs/heads/topic"] {
+        let place = Place::new();
+        let work = place.work();
+        with_secret(&place, &work);
+        fs::write(work.join(".gitmodules"), "[submodule \"x\"]\n\tpath = x\n\turl = y\n").unwrap();
+        let before = git(&work, &["rev-parse", "HEAD"]).1;
+        let add = format!(
+            "export GIT_INDEX_FILE=/tmp/i; git read-tree HEAD; \
+             git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),server.pem; \
+             git update-ref {name} $({GIT} commit-tree $(git write-tree) -p HEAD -m x)"
+        );
+        let ran = exec(&place, &add).expect_code(0);
+        assert_eq!(git(&work, &["rev-parse", "HEAD"]).1, before, "{name}");
+        assert!(!git(&work, &["rev-parse", "--verify", "-q", "topic"]).0, "{name}");
+        assert!(ran.stderr.contains("server.pem, which is hidden from runs"), "{name}: {}", ran.stderr);
+        git(&work, &["reset", "-q"]);
+        assert_not_taken(&place, &work, &ran);
+    }
+}
+
 #[test]
 fn stash_with_a_hidden_file_is_kept_aside() {
     let place = Place::new();

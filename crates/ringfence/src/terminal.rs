@@ -4,6 +4,7 @@
 //! here is cleaned once more: only colours pass, so names and messages from elsewhere cannot steer the terminal either. Output of a
 //! program that the user asked for as it is goes through [`raw`].
 
+use std::cell::LazyCell;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,13 +53,12 @@ impl Left {
     fn by(bytes: &[u8]) -> Self {
         let mut left = Left::Plain;
         let mut rest = bytes;
+        let is_text = LazyCell::new(|| is_text_without_c1(bytes));
         // C1 controls as UTF-8 are two bytes, and some terminals take them as one.
         let steers = |byte: &u8| matches!(byte, 0x0e | 0x0f | 0x1b | 0x80..=0x9f);
         while let Some(at) = rest.iter().position(steers) {
             let sequence = &rest[at..];
-            let is_text =
-                sequence[0] >= 0x80 && std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(is_c1));
-            match (sequence.strip_prefix(b"\x1b["), is_text) {
+            match (sequence.strip_prefix(b"\x1b["), sequence[0] >= 0x80 && *is_text) {
                 (_, true) => rest = &sequence[1..],
                 (None, false) => return Left::Steered,
                 (Some(parameters), false) => {
@@ -83,6 +83,15 @@ impl Left {
             Left::Steered => RESET_TERMINAL,
         }
     }
+}
+
+/// Whether bytes are UTF-8 without C1 controls. A character may be cut off at the end.
+fn is_text_without_c1(bytes: &[u8]) -> bool {
+    let whole = match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
+        _ => bytes,
+    };
+    std::str::from_utf8(whole).is_ok_and(|text| !text.contains(is_c1))
 }
 
 fn is_c1(char: char) -> bool {
@@ -305,6 +314,9 @@ mod tests {
             (b"\xc2\x9b1;2r", Left::Steered),
             (b"\x9b1;2r", Left::Steered),
             (b"\x0e", Left::Steered),
+            ("\u{442}\u{435}\u{43a}\u{441}\u{442}".as_bytes(), Left::Plain),
+            (&"\u{2019}\u{2019}".as_bytes()[..5], Left::Plain),
+            (&"\u{2019}\u{2019}".as_bytes()[1..], Left::Steered),
         ] {
             assert_eq!(Left::by(bytes), expected, "{bytes:?}");
         }

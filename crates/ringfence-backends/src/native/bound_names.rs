@@ -20,8 +20,13 @@ const DONE: u16 = 3;
 const DUMP: u16 = 0x301;
 /// `AF_UNIX`.
 const FAMILY: u8 = 1;
-/// The states of sockets that take connections or messages of anybody: `TCP_LISTEN`, and `TCP_CLOSE` for those without connections.
-const STATES: u32 = 1 << 10 | 1 << 7;
+/// States of sockets, and the type of those that take messages without a connection: `TCP_ESTABLISHED`, `TCP_CLOSE`, `TCP_LISTEN`, and
+/// `SOCK_DGRAM`.
+const ESTABLISHED: u8 = 1;
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
+const DATAGRAM: u8 = 2;
+const STATES: u32 = 1 << ESTABLISHED | 1 << CLOSE | 1 << LISTEN;
 /// `UDIAG_SHOW_NAME` and `UDIAG_SHOW_UID`, and their attributes in an answer: `UNIX_DIAG_NAME` and `UNIX_DIAG_UID`.
 const SHOWN: u32 = 0x01 | 0x40;
 const NAME_ATTRIBUTE: u16 = 0;
@@ -107,8 +112,13 @@ fn message(answer: &[u8]) -> Option<(usize, u16)> {
     Some((usize::try_from(length).ok()?.max(HEADER_BYTES), kind))
 }
 
-/// The socket of a message, if it is bound to a path.
+/// The socket of a message, if it is bound to a path and takes connections or messages of anybody. A datagram socket counts as
+/// established once a client has connected to it; other established sockets have the name of the one that accepted them.
 fn name(message: &[u8]) -> Option<BoundName> {
+    let [_, kind, state, ..] = *message.get(HEADER_BYTES..)? else { return None };
+    if state == ESTABLISHED && kind != DATAGRAM {
+        return None;
+    }
     let mut attributes = message.get(HEADER_BYTES + MESSAGE_BYTES..)?;
     let (mut path, mut user) = (None, None);
     while let (Some(length), Some(kind)) = (number(attributes, 0), number(attributes, 2)) {
@@ -144,7 +154,7 @@ fn absolute(name: &[u8]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use std::ops::ControlFlow;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
     use std::path::PathBuf;
 
     use super::{BoundName, ask, listed};
@@ -164,6 +174,25 @@ mod tests {
         assert!(asked.contains(&BoundName { path: path.clone(), user }));
         let table = std::fs::read("/proc/net/unix").unwrap();
         assert!(listed(&table).any(|name| name == BoundName { path: path.clone(), user: None }));
+    }
+
+    #[test]
+    fn datagram_socket_with_a_client_is_listed_and_an_accepted_connection_is_not() {
+        let place = tempfile::tempdir_in("/var/tmp").unwrap();
+        let at = |name: &str| place.path().join(name);
+        let _datagram = UnixDatagram::bind(at("datagram")).unwrap();
+        UnixDatagram::unbound().unwrap().connect(at("datagram")).unwrap();
+        let listener = UnixListener::bind(at("stream")).unwrap();
+        let _client = UnixStream::connect(at("stream")).unwrap();
+        let _accepted = listener.accept().unwrap();
+        drop(listener);
+        let mut names = Vec::new();
+        ask(&mut |name| {
+            names.push(name.path);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(names.contains(&at("datagram")) && !names.contains(&at("stream")));
     }
 
     #[test]

@@ -83,8 +83,8 @@ pub(super) fn below(
 ) -> Result<Vec<PathBuf>, SocketsError> {
     let mut search = Search::new(seen, ending);
     bound_names::list(&mut |name| search.visit(&name)).map_err(SocketsError::List)?;
-    if search.failed {
-        return Err(SocketsError::Steps);
+    if let Some(error) = search.failed {
+        return Err(error);
     }
     let may_hide = |directory: &Path| {
         seen.iter().any(|seen| directory.starts_with(seen) && directory != *seen)
@@ -133,12 +133,25 @@ struct Search<'a> {
     /// The real paths of directories.
     known: HashMap<PathBuf, Option<PathBuf>>,
     found: BTreeSet<PathBuf>,
-    /// Whether names of root or the user were not followed to their ends.
-    failed: bool,
+    /// Why names of root or the user were not followed to their ends.
+    failed: Option<SocketsError>,
 }
 
-/// There are no steps left.
-struct Exhausted;
+/// Why a name was not followed to its end.
+enum Unresolved {
+    /// There are no steps left.
+    Steps,
+    /// Descriptors or memory are used up, for example.
+    Failed(Errno),
+}
+
+/// `None` if an error says that there is nothing, or nothing that this user reaches.
+fn unless_absent(error: Errno) -> Result<Option<PathBuf>, Unresolved> {
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP | Errno::NAMETOOLONG => Ok(None),
+        error => Err(Unresolved::Failed(error)),
+    }
+}
 
 impl<'a> Search<'a> {
     fn new(seen: &'a [&'a Path], ending: &'a Ending<'a>) -> Self {
@@ -152,7 +165,7 @@ impl<'a> Search<'a> {
             steps_of_others: MAX_STEPS,
             known: HashMap::new(),
             found: BTreeSet::new(),
-            failed: false,
+            failed: None,
         }
     }
 
@@ -172,9 +185,12 @@ impl<'a> Search<'a> {
             Ok(Some(directory)) => self.add(directory.join(last)),
             Ok(None) => {}
             // Other users can bind names that no link tells of in any case.
-            Err(Exhausted) if is_of_other => {}
-            Err(Exhausted) => {
-                self.failed = true;
+            Err(_) if is_of_other => {}
+            Err(unresolved) => {
+                self.failed = Some(match unresolved {
+                    Unresolved::Steps => SocketsError::Steps,
+                    Unresolved::Failed(error) => SocketsError::List(error.into()),
+                });
                 return ControlFlow::Break(());
             }
         }
@@ -193,7 +209,7 @@ impl<'a> Search<'a> {
     }
 
     /// Where a directory really is; `None` if it is not there, or leads over a link of another user.
-    fn resolve(&mut self, directory: &Path, is_of_other: bool) -> Result<Option<PathBuf>, Exhausted> {
+    fn resolve(&mut self, directory: &Path, is_of_other: bool) -> Result<Option<PathBuf>, Unresolved> {
         if let Some(known) = self.known.get(directory) {
             return Ok(known.clone());
         }
@@ -205,7 +221,7 @@ impl<'a> Search<'a> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let real = match openat2(CWD, directory, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
             Ok(_) if is_plain => Some(directory.components().collect()),
-            Ok(opened) => path_of(&opened),
+            Ok(opened) => Some(path_of(&opened)?),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => None,
             Err(_) => self.follow(directory, is_of_other)?,
         };
@@ -216,16 +232,19 @@ impl<'a> Search<'a> {
     }
 
     /// The same over links of root and of the user.
-    fn follow(&mut self, directory: &Path, is_of_other: bool) -> Result<Option<PathBuf>, Exhausted> {
+    fn follow(&mut self, directory: &Path, is_of_other: bool) -> Result<Option<PathBuf>, Unresolved> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let root = || openat(CWD, "/", flags, Mode::empty()).ok();
-        let Some(mut place) = root() else { return Ok(None) };
+        let root = || openat(CWD, "/", flags, Mode::empty()).map_err(Unresolved::Failed);
+        let mut place = root()?;
         let mut rest = parts(directory.as_os_str().as_bytes());
         for _ in 0..MAX_STEPS_OF_NAME {
-            let Some(part) = rest.pop() else { return Ok(path_of(&place)) };
+            let Some(part) = rest.pop() else { return path_of(&place).map(Some) };
             self.step(is_of_other)?;
-            let Ok(next) = openat(&place, &part, flags, Mode::empty()) else { return Ok(None) };
-            let Ok(data) = fstat(&next) else { return Ok(None) };
+            let next = match openat(&place, &part, flags, Mode::empty()) {
+                Ok(next) => next,
+                Err(error) => return unless_absent(error),
+            };
+            let data = fstat(&next).map_err(Unresolved::Failed)?;
             if FileType::from_raw_mode(data.st_mode) != FileType::Symlink {
                 place = next;
                 continue;
@@ -242,17 +261,16 @@ impl<'a> Search<'a> {
                 return Ok(None);
             }
             if target.as_bytes().starts_with(b"/") {
-                let Some(root) = root() else { return Ok(None) };
-                place = root;
+                place = root()?;
             }
             rest.extend(parts(target.as_bytes()));
         }
         Ok(None)
     }
 
-    fn step(&mut self, is_of_other: bool) -> Result<(), Exhausted> {
+    fn step(&mut self, is_of_other: bool) -> Result<(), Unresolved> {
         let left = if is_of_other { &mut self.steps_of_others } else { &mut self.steps };
-        *left = left.checked_sub(1).ok_or(Exhausted)?;
+        *left = left.checked_sub(1).ok_or(Unresolved::Steps)?;
         Ok(())
     }
 }
@@ -264,8 +282,9 @@ fn parts(path: &[u8]) -> Vec<OsString> {
 }
 
 /// Where the kernel has what was opened.
-fn path_of(opened: &OwnedFd) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd())).ok()
+fn path_of(opened: &OwnedFd) -> Result<PathBuf, Unresolved> {
+    let read = fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()));
+    read.map_err(|error| Unresolved::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
 }
 
 #[cfg(test)]
@@ -379,7 +398,7 @@ mod tests {
         for user in [own, Uid::from_raw(STRANGER)] {
             let names = (0..100).map(|number| at.join(format!("l37/{number}/socket")));
             let (found, steps) = search(&at.join("seen"), user, names);
-            assert!(found.found.is_empty() && !found.failed);
+            assert!(found.found.is_empty() && found.failed.is_none());
             assert!(steps as usize <= 100 * (MAX_STEPS_OF_NAME + 1), "{steps}");
         }
         let over_link = || search(&at.join("seen"), own, [at.join("of_other/socket")]).0.found;
@@ -399,9 +418,9 @@ mod tests {
         let many = (0..=MAX_STEPS).map(|number| at.join(format!("{number}/socket")));
         let names = || many.clone().chain([at.join("seen/../seen/other"), seen.join("socket")]);
         let (found, _) = search(&seen, Uid::from_raw(STRANGER), names());
-        assert_eq!((found.found, found.failed), ([seen.join("socket")].into(), false));
+        assert_eq!((found.found, found.failed.is_some()), ([seen.join("socket")].into(), false));
         let (found, _) = search(&seen, rustix::process::geteuid(), names());
-        assert!(found.failed, "what is not known is not passed over");
+        assert!(found.failed.is_some(), "what is not known is not passed over");
     }
 
     #[test]

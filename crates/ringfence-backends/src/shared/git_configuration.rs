@@ -5,6 +5,7 @@
 //! repository and those above it, then repositories below the workspace. A run may have made these, so each has a small share
 //! and nothing outside of its own directories is looked at for it.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -25,10 +26,14 @@ const TOTAL: Budget = Budget { files: 512, bytes: 16 << 20, values: 1024, hooks:
 const MAX_PATHS: usize = 1024;
 const MAX_PATHS_OF_USER: usize = 512;
 const MAX_PATHS_OF_REPOSITORY: usize = 32;
-/// Most files that commands of configurations may lead to.
+/// Most files that commands of configurations may lead to, and those of one of the user or of a repository of the user.
 const MAX_PROGRAMS: usize = 4096;
-/// Most words of commands that are followed for a configuration that a run may have made.
+/// Most that commands of the user may lead to in a repository that a run may have made, and aliases of the user besides.
+const MAX_PROGRAMS_OF_USER: usize = 512;
+/// Most that commands of such a repository may lead to.
 const MAX_PROGRAMS_OF_REPOSITORY: usize = 128;
+/// Most repositories below the workspace that a notice about their commands names.
+const MAX_NAMED: usize = 4;
 /// Most notices about them, and the most characters of one.
 const MAX_NOTICES: usize = 32;
 const MAX_NOTICE_CHARACTERS: usize = 400;
@@ -41,7 +46,7 @@ pub(crate) struct UserGit {
     home: PathBuf,
     /// Values of `core.hooksPath`.
     hooks: Vec<OsString>,
-    /// Commands, those of aliases last. A relative one is taken from the working tree in which git executes it.
+    /// Commands. A relative one is taken from the working tree in which git executes it.
     commands: Vec<ConfiguredCommand>,
     /// Directories that the run may write.
     roots: Vec<PathBuf>,
@@ -58,11 +63,13 @@ struct Left {
     notices: usize,
     /// Notices that were one too many.
     unsaid: usize,
+    /// Repositories below the workspace of whose commands not all were followed.
+    partly: Vec<PathBuf>,
 }
 
 impl Default for Left {
     fn default() -> Self {
-        Self { budget: TOTAL, paths: MAX_PATHS, notices: MAX_NOTICES, unsaid: 0 }
+        Self { budget: TOTAL, paths: MAX_PATHS, notices: MAX_NOTICES, unsaid: 0, partly: Vec::new() }
     }
 }
 
@@ -77,16 +84,16 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
     }
     survey.user_git = UserGit { home: home.to_owned(), roots: roots.clone(), ..UserGit::default() };
     let (hooks, commands) = follow(survey, Of::User(&roots), |follower| {
-        let mut user = follower.read(Configuration::files_of_user(home));
+        let user = follower.read(Configuration::files_of_user(home));
         follower.files(&user);
         user.templates.iter().for_each(|value| follower.template(value, workspace));
-        follower.commands(&user.commands, workspace);
+        follower.own_commands(&user.commands, workspace);
         if *found == Found::Nothing {
             // Repositories below it execute them.
             let absolute = user.hooks.iter().filter(|value| !is_relative(value));
             absolute.for_each(|value| follower.hooks_path(value, workspace));
         }
-        user.commands.sort_by_key(|command| command.kind == CommandKind::Alias);
+        follower.cut_of_user();
         (user.hooks, user.commands)
     });
     (survey.user_git.hooks, survey.user_git.commands) = (hooks, commands);
@@ -95,6 +102,10 @@ pub(super) fn protect(request: &Request, found: &Found, home: &Path, survey: &mu
     }
     for above in above(workspace, &roots) {
         let files = Configuration::files_of(above, Reach { home, within: None });
+        follow(survey, Of::User(&roots), |follower| {
+            follower.commands_of_user(above);
+            follower.cut_of_tree(above);
+        });
         follow_own(&files, above, &roots, survey);
         repositories::protect_submodules_above(above, &roots, request.layer.is_none(), survey);
     }
@@ -120,14 +131,10 @@ fn above<'p>(workspace: &'p Path, roots: &'p [PathBuf]) -> Vec<&'p Path> {
 
 /// Protects what the configuration of a repository names that is not below the workspace.
 fn follow_own(files: &[PathBuf], tree: &Path, roots: &[PathBuf], survey: &mut Survey) {
-    let UserGit { hooks, commands, .. } = survey.user_git.clone();
+    let hooks = survey.user_git.hooks.clone();
     follow(survey, Of::User(roots), |follower| {
         follower.repository(files, tree, &hooks);
-        follower.commands(&commands, tree);
-        if follower.is_cut {
-            let tree = tree.display();
-            follower.notice(format!("not all git hooks of {tree} are protected: there are too many"));
-        }
+        follower.cut_of_tree(tree);
     });
 }
 
@@ -138,7 +145,7 @@ pub(super) fn protect_below(found: &Found, tree: &Path, survey: &mut Survey) -> 
     if let Found::Repository(repository) = found {
         within.extend([repository.common.clone(), repository.own()]);
     }
-    let UserGit { home, hooks, commands, .. } = survey.user_git.clone();
+    let UserGit { home, hooks, .. } = survey.user_git.clone();
     let reach = Reach { home: &home, within: Some(&within) };
     let files = match found {
         Found::Repository(repository) => repository.configuration_files(),
@@ -146,15 +153,37 @@ pub(super) fn protect_below(found: &Found, tree: &Path, survey: &mut Survey) -> 
     };
     // Those of the user that are absolute are the same for all.
     let relative: Vec<OsString> = hooks.into_iter().filter(|value| is_relative(value)).collect();
-    follow(survey, Of::Suspect(tree, &within), |follower| {
-        follower.repository(&files, tree, &relative);
-        follower.commands(&commands, tree);
-        !follower.is_cut
-    })
+    // Those of the user have a share of their own, and come first: what the repository names takes nothing from them.
+    let of_user = follow(survey, Of::Suspect(tree, &within), |follower| {
+        follower.commands_of_user(tree);
+        relative.iter().for_each(|value| follower.hooks_path(value, tree));
+        (follower.is_cut, follower.are_programs_cut)
+    });
+    let own = follow(survey, Of::Suspect(tree, &within), |follower| {
+        follower.repository(&files, tree, &[]);
+        (follower.is_cut, follower.are_programs_cut)
+    });
+    if of_user.1 || own.1 {
+        survey.user_git.left.partly.push(tree.to_owned());
+    }
+    !of_user.0 && !own.0
 }
 
-/// Says how many notices there were besides those that were pushed.
+/// Says in which repositories not all commands were followed, and how many notices there were besides those that were pushed.
 pub(super) fn end_notices(survey: &mut Survey) {
+    let partly = std::mem::take(&mut survey.user_git.left.partly);
+    if !partly.is_empty() {
+        let named: Vec<String> =
+            partly.iter().take(MAX_NAMED).map(|tree| tree.display().to_string()).collect();
+        let named: String = named.join(", ").chars().take(MAX_NOTICE_CHARACTERS).collect();
+        let more = match partly.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        survey.notices.push(format!(
+            "not all files that commands of git's configuration name in these repositories are protected or reported, there are too many: {named}{more}"
+        ));
+    }
     let unsaid = std::mem::take(&mut survey.user_git.left.unsaid);
     if unsaid > 0 {
         survey.notices.push(format!("{unsaid} more notices about git configuration are not shown"));
@@ -199,13 +228,12 @@ pub(super) fn follow<T>(survey: &mut Survey, of: Of<'_>, work: impl FnOnce(&mut 
         Of::User(_) => (Budget::OF_USER, MAX_PATHS_OF_USER),
         Of::Suspect(..) => (Budget::OF_REPOSITORY, MAX_PATHS_OF_REPOSITORY),
     };
-    let programs_left = if matches!(of, Of::User(_)) { MAX_PROGRAMS } else { MAX_PROGRAMS_OF_REPOSITORY };
     let total = survey.user_git.left.budget;
     let granted = total.at_most(share);
     let paths = survey.user_git.left.paths.min(most);
     let home = survey.user_git.home.clone();
     let mut follower =
-        Follower { survey, of, home: &home, left: granted, paths, programs_left, is_cut: false };
+        Follower { survey, of, home: &home, left: granted, paths, is_cut: false, are_programs_cut: false };
     let done = work(&mut follower);
     let (left, paths_left) = (follower.left, follower.paths);
     survey.user_git.left.budget = total.without(granted, left);
@@ -220,10 +248,10 @@ pub(super) struct Follower<'a> {
     pub(super) left: Budget,
     /// Paths that may still be protected.
     paths: usize,
-    /// Words of commands that may still be followed.
-    programs_left: usize,
     /// Whether something was not followed because it was too much.
     pub(super) is_cut: bool,
+    /// The same of files that commands name.
+    are_programs_cut: bool,
 }
 
 impl<'a> Follower<'a> {
@@ -258,6 +286,30 @@ impl<'a> Follower<'a> {
         self.survey.notices.push(message);
     }
 
+    /// Says that not all of the user's configuration is followed.
+    fn cut_of_user(&mut self) {
+        if self.is_cut {
+            self.notice("not all that your git configuration names is protected: it is too much".to_owned());
+        }
+        if self.are_programs_cut {
+            let message =
+                "not all files that commands of your git configuration name are protected or reported";
+            self.notice(format!("{message}: there are too many"));
+        }
+    }
+
+    /// Says that not all is followed that git executes in a working tree of the user.
+    fn cut_of_tree(&mut self, tree: &Path) {
+        let tree = tree.display();
+        if self.is_cut {
+            self.notice(format!("not all git hooks of {tree} are protected: there are too many"));
+        }
+        if self.are_programs_cut {
+            let message = format!("not all files that commands of the git configuration of {tree} name");
+            self.notice(format!("{message} are protected or reported: there are too many"));
+        }
+    }
+
     fn read(&mut self, files: impl IntoIterator<Item = PathBuf>) -> Configuration {
         let configuration = Configuration::read(files, self.reach(), &mut self.left);
         self.is_cut |= configuration.is_cut;
@@ -273,22 +325,65 @@ impl<'a> Follower<'a> {
         for value in configuration.hooks.iter().chain(hooks) {
             self.hooks_path(value, tree);
         }
-        self.commands(&configuration.commands, tree);
+        self.own_commands(&configuration.commands, tree);
+    }
+
+    /// Commands of the configuration that is followed.
+    fn own_commands(&mut self, commands: &[ConfiguredCommand], tree: &Path) {
+        let most = match self.of {
+            Of::User(_) => MAX_PROGRAMS,
+            Of::Suspect(..) => MAX_PROGRAMS_OF_REPOSITORY,
+        };
+        // Files of an alias may be more than there is room for, so these come last.
+        let (aliases, others) = split_aliases(commands);
+        let mut known = BTreeSet::new();
+        let others_have_more = self.commands(&others, tree, (&mut known, most));
+        let aliases_have_more = self.commands(&aliases, tree, (&mut known, most));
+        self.are_programs_cut |= others_have_more || aliases_have_more;
+    }
+
+    /// Commands of the user, in a working tree that git executes them in. What is left out of one command was said before.
+    fn commands_of_user(&mut self, tree: &Path) {
+        let commands = self.survey.user_git.commands.clone();
+        let most = match self.of {
+            Of::User(_) => MAX_PROGRAMS,
+            Of::Suspect(..) => MAX_PROGRAMS_OF_USER,
+        };
+        let (aliases, others) = split_aliases(&commands);
+        let mut known = BTreeSet::new();
+        self.commands(&others, tree, (&mut known, most));
+        let most = known.len() + most;
+        self.commands(&aliases, tree, (&mut known, most));
     }
 
     /// Protects the files that words of commands lead to, and notes those that do not exist. Those of aliases, which only the user
-    /// starts, are held in their directories and noted: their words may be any files.
-    fn commands(&mut self, commands: &[ConfiguredCommand], tree: &Path) {
+    /// starts, are held in their directories and noted: their words may be any files. Returns whether a command has more words
+    /// than are looked at.
+    fn commands(
+        &mut self,
+        commands: &[&ConfiguredCommand],
+        tree: &Path,
+        (known, most): (&mut BTreeSet<PathBuf>, usize),
+    ) -> bool {
+        let mut has_more = false;
         for command in commands {
-            let mut paths = command.paths(tree, self.home);
-            paths.truncate(self.programs_left);
-            self.programs_left -= paths.len();
-            let located = paths.iter().filter_map(|path| locate_within(path, self.reach()).ok().flatten());
-            let located: Vec<Located> = located.collect();
-            for located in located {
-                self.program(command.kind, located);
+            let (paths, is_cut) = command.bounded_paths(tree, self.home);
+            has_more |= is_cut;
+            for path in paths {
+                if known.contains(&path) {
+                    continue;
+                }
+                if known.len() == most {
+                    self.are_programs_cut = true;
+                    return has_more;
+                }
+                if let Ok(Some(located)) = locate_within(&path, self.reach()) {
+                    self.program(command.kind, located);
+                }
+                known.insert(path);
             }
         }
+        has_more
     }
 
     fn program(&mut self, kind: CommandKind, located: Located) {
@@ -307,8 +402,12 @@ impl<'a> Follower<'a> {
         if let Some(above) = located.end.parent().filter(|above| exists && above != root) {
             self.hold(above);
         }
-        if self.survey.user_git.programs.len() < MAX_PROGRAMS {
+        // Aliases leave room for what git executes without being asked for it.
+        let most = if kind == CommandKind::Alias { MAX_PROGRAMS / 2 } else { MAX_PROGRAMS };
+        if self.survey.user_git.programs.len() < most {
             self.survey.user_git.programs.extend(located.links.into_iter().chain([located.end]));
+        } else {
+            self.are_programs_cut = true;
         }
     }
 
@@ -489,6 +588,11 @@ impl<'a> Follower<'a> {
             }
         }
     }
+}
+
+/// Aliases, and other commands.
+fn split_aliases(commands: &[ConfiguredCommand]) -> (Vec<&ConfiguredCommand>, Vec<&ConfiguredCommand>) {
+    commands.iter().partition(|command| command.kind == CommandKind::Alias)
 }
 
 #[expect(clippy::disallowed_methods, reason = "what a name is; nothing is opened")]

@@ -114,6 +114,11 @@ pub(super) fn kind_of(name: &[u8], value: &[u8]) -> Option<CommandKind> {
 impl ConfiguredCommand {
     /// Absolute paths that its words may name in a working tree: files, modules of Python, and directories of programs.
     pub fn paths(&self, tree: &Path, home: &Path) -> Vec<PathBuf> {
+        self.bounded_paths(tree, home).0
+    }
+
+    /// The same, and whether some were left out, for the command has too many.
+    pub fn bounded_paths(&self, tree: &Path, home: &Path) -> (Vec<PathBuf>, bool) {
         words::paths(self.value.as_bytes(), tree, home)
     }
 }

@@ -84,6 +84,11 @@ impl Gitlinks {
         }
     }
 
+    /// Refuses a ref or the index for another reason.
+    pub(super) fn refuse(&mut self, name: &str, why: String) {
+        self.refused.entry(name.to_owned()).or_insert(why);
+    }
+
     /// What is said of denied files that are taken over.
     pub(super) fn notices(&self) -> impl Iterator<Item = String> {
         let taken = self.files.iter().filter(|(name, _)| !self.refused.contains_key(*name));
@@ -233,10 +238,13 @@ fn parsed(printed: &[u8], hidden: &HiddenFiles) -> BTreeMap<String, Added> {
         if is_path {
             is_path = false;
             let path = Path::new(OsStr::from_bytes(part));
-            if is_gitlink {
-                added.entry(pair.clone()).or_default().gitlinks.insert(path.to_owned());
-            } else if is_new {
-                hidden.note(path, &mut added.entry(pair.clone()).or_default().files);
+            if is_gitlink || is_new {
+                let known = added.entry(pair.clone()).or_default();
+                // Git tracks a gitlink too, and takes a file in its place into the next commit.
+                hidden.note(path, &mut known.files);
+                if is_gitlink {
+                    known.gitlinks.insert(path.to_owned());
+                }
             }
             continue;
         }
@@ -250,4 +258,33 @@ fn parsed(printed: &[u8], hidden: &HiddenFiles) -> BTreeMap<String, Added> {
             !part.starts_with(b":160000 ") && part.get(7..).is_some_and(|rest| rest.starts_with(b" 160000 "));
     }
     added
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::parsed;
+    use crate::git::hidden_files::HiddenFiles;
+
+    #[test]
+    fn gitlinks_at_hidden_paths_are_noted_as_files_too() {
+        let lines = [
+            ("000000 160000", "A", "server.pem"),
+            ("100644 160000", "T", "hidden/known"),
+            ("000000 100644", "A", "hidden/new"),
+            ("000000 160000", "A", "sub"),
+            ("160000 160000", "M", "hidden/sub"),
+            ("100644 100644", "M", "hidden/file"),
+        ];
+        let printed: String =
+            lines.map(|(modes, kind, path)| format!(":{modes} 1 2 {kind}\0{path}\0")).concat();
+        let hidden = HiddenFiles::at(&["server.pem", "hidden"]);
+        let added = parsed(format!("a b\n{printed}").as_bytes(), &hidden);
+        let added = &added["a b"];
+        let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
+        assert_eq!(added.gitlinks, paths(&["hidden/known", "server.pem", "sub"]));
+        assert_eq!(added.files.hidden, paths(&["hidden/known", "hidden/new", "server.pem"]));
+        assert!(!added.files.hidden.contains(Path::new("sub")) && added.files.denied.is_empty());
+    }
 }

@@ -48,6 +48,12 @@ impl HiddenFiles {
         }
     }
 
+    /// These paths alone.
+    #[cfg(test)]
+    pub(super) fn at(paths: &[&str]) -> Self {
+        Self { paths: paths.iter().map(PathBuf::from).collect(), ..Self::default() }
+    }
+
     /// Notes a path that is added, if the run could not read a file there.
     pub(super) fn note(&self, path: &Path, added: &mut AddedFiles) {
         if path.ancestors().any(|above| self.paths.contains(above)) {

@@ -273,19 +273,31 @@ pub(super) fn made(path: &Path, source: io::Error) -> GitError {
     GitError::Make { path: path.to_owned(), source }
 }
 
+/// Opens a directory of a git directory that is to be searched for links, if it exists. One that cannot be listed is an error:
+/// git can look names up in it all the same.
+fn open_part(git: &Directory, part: &str) -> Result<Option<Directory>, GitError> {
+    match git.directory(Path::new(part)) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(made(Path::new(part), source)),
+    }
+}
+
 /// Refuses a git directory in which git would write through a link: an earlier run may have made it. Returns how many loose
 /// refs there are, with the directories between them, as far as a later start counts them.
 fn refuse_links(git: &Directory) -> Result<usize, GitError> {
     let failed = |source| GitError::Make { path: PathBuf::from(".git"), source };
-    let (mut link, mut loose) = (None, 0);
     for part in [".", "objects"] {
-        let Ok(directory) = git.directory(Path::new(part)) else { continue };
+        let Some(directory) = open_part(git, part)? else { continue };
         let entries = directory.entries(usize::MAX).map_err(failed)?;
         let linked = entries.into_iter().find(|entry| entry.kind == EntryKind::Link && entry.name != "hooks");
-        link = link.or(linked.map(|entry| PathBuf::from(entry.name)));
+        if let Some(entry) = linked {
+            return Err(GitError::Link(PathBuf::from(entry.name)));
+        }
     }
+    let (mut link, mut loose) = (None, 0);
     for part in ["refs", "logs"] {
-        let Ok(directory) = git.directory(Path::new(part)) else { continue };
+        let Some(directory) = open_part(git, part)? else { continue };
         let unvisited = walk(&directory, BOUNDS, &mut |visit| {
             if visit.kind == EntryKind::Link && link.is_none() {
                 link = Some(Path::new(part).join(visit.path));
@@ -304,7 +316,7 @@ fn refuse_links(git: &Directory) -> Result<usize, GitError> {
 /// Refuses a git directory with objects that lead elsewhere: an earlier run may have made it, and git would take what a link leads
 /// to for an object of the run.
 fn refuse_linked_objects(git: &Directory) -> Result<(), GitError> {
-    let Ok(objects) = git.directory(Path::new("objects")) else { return Ok(()) };
+    let Some(objects) = open_part(git, "objects")? else { return Ok(()) };
     let mut link = None;
     let unvisited = walk(&objects, OBJECT_BOUNDS, &mut |visit| {
         if !matches!(visit.kind, EntryKind::File | EntryKind::Directory) && link.is_none() {
@@ -313,10 +325,14 @@ fn refuse_linked_objects(git: &Directory) -> Result<(), GitError> {
         Next::Enter
     });
     let unvisited = unvisited.map_err(|source| made(Path::new("objects"), source))?;
-    match link {
-        Some(path) => Err(GitError::Link(path)),
-        None if unvisited.more => Err(GitError::TooManyObjects),
-        None => Ok(()),
+    match (link, unvisited.directories.first()) {
+        (Some(path), _) => Err(GitError::Link(path)),
+        (None, Some(path)) => {
+            let why = io::Error::other("it cannot be searched for links");
+            Err(made(&Path::new("objects").join(path), why))
+        }
+        (None, None) if unvisited.more => Err(GitError::TooManyObjects),
+        (None, None) => Ok(()),
     }
 }
 
@@ -783,28 +799,44 @@ impl Importer<'_> {
         };
         let staged = index.as_ref().map(|index| index.new_ids()).unwrap_or_default();
         self.take_objects(&staged)?;
-        let gitlinks = self.gitlinks(index.as_ref());
+        let mut gitlinks = self.gitlinks(index.as_ref());
+        // Refs are judged by the index that the working tree has then.
+        let staged = index.and_then(|index| self.take_over_index(index, &mut gitlinks, &mut done));
+        self.require_indexed(&mut gitlinks);
         let Start { worktree, head, symbolic, .. } = self.start;
         let checked_out = CheckedOut::read(self.common, worktree.as_deref(), head, symbolic);
         done.notices.extend(gitlinks.notices());
         let moved = self.move_refs(&checked_out, &gitlinks, &mut done);
         self.move_head(&checked_out, (&moved, &gitlinks), &mut done);
-        let mut staged = Staged::default();
-        if let Some(index) = index {
-            let allowed = gitlinks.refused(committed::INDEX).map_or(Ok(()), Err);
-            match allowed.and_then(|()| self.replace_index(&index)) {
-                Ok(()) => (done.index, staged) = (true, index.into_staged()),
-                Err(why) => done.notices.push(format!("the index was not taken over: {why}")),
-            }
-        }
         self.end_states(&done);
         match remove_unverified(&self.place.join(QUARANTINE)) {
-            Ok(()) => self.find_executed(&staged, &gitlinks, &mut done),
+            Ok(()) => self.find_executed(&staged.unwrap_or_default(), &gitlinks, &mut done),
             Err(error) => done
                 .notices
                 .push(format!("commits were not searched for files that programs execute later: {error}")),
         }
         Ok(done)
+    }
+
+    /// Puts the entries of the private index into place, if it is not refused. Returns what it brings.
+    fn take_over_index(
+        &self,
+        index: Indexes,
+        gitlinks: &mut Gitlinks,
+        done: &mut Imported,
+    ) -> Option<Staged> {
+        let allowed = gitlinks.refused(committed::INDEX).map_or(Ok(()), Err);
+        match allowed.and_then(|()| self.replace_index(&index)) {
+            Ok(()) => {
+                done.index = true;
+                Some(index.into_staged())
+            }
+            Err(why) => {
+                done.notices.push(format!("the index was not taken over: {why}"));
+                gitlinks.refuse(committed::INDEX, why);
+                None
+            }
+        }
     }
 
     /// Where the working tree is. Its place does not matter where it is not known, as long as nothing leads out of it.
@@ -885,6 +917,12 @@ impl Importer<'_> {
             );
             found.limit(committed::INDEX, index.after.iter().filter(|one| one.is_gitlink()).count());
         }
+        found.judge(&self.tree());
+        found
+    }
+
+    /// Refuses what the branch of `HEAD` adds and the real index lacks. To be asked once the index is in place, or is not taken over.
+    fn require_indexed(&self, found: &mut Gitlinks) {
         let heads = [refs::parse_value(&self.start.head), self.seen.head.clone()].into_iter().flatten();
         let heads: Vec<String> = heads
             .map(|head| match head {
@@ -894,20 +932,14 @@ impl Importer<'_> {
             .filter(|head| found.adds_to(head))
             .collect();
         if !heads.is_empty() {
-            let indexed = self.indexed_gitlinks(index);
+            let indexed = self.indexed_gitlinks();
             heads.iter().for_each(|head| found.require_indexed(head, &indexed));
         }
-        found.judge(&self.tree());
-        found
     }
 
-    /// Submodules that the index has when it is taken over, or as it is.
-    fn indexed_gitlinks(&self, index: Option<&Indexes>) -> BTreeSet<PathBuf> {
-        let listed = match index {
-            Some(index) => Ok(Some(index.after.clone())),
-            None => list_index(&self.real),
-        };
-        let listed = listed.ok().flatten().unwrap_or_default().into_iter();
+    /// Submodules that the real index has. None if it cannot be read.
+    fn indexed_gitlinks(&self) -> BTreeSet<PathBuf> {
+        let listed = list_index(&self.real).ok().flatten().unwrap_or_default().into_iter();
         listed.filter(IndexEntry::is_gitlink).map(|one| PathBuf::from(OsString::from_vec(one.path))).collect()
     }
 
@@ -1459,4 +1491,87 @@ fn count(pack: &mut File) -> io::Result<u32> {
     io::Seek::rewind(pack)?;
     let [.., a, b, c, d] = header;
     Ok(u32::from_be_bytes([a, b, c, d]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::{Path, PathBuf};
+
+    use tempfile::TempDir;
+
+    use super::{GitError, OBJECT_BOUNDS, refuse_linked_objects, refuse_links};
+    use crate::Directory;
+
+    /// A git directory with these directories.
+    fn git_directory(names: &[&str]) -> (TempDir, PathBuf, Directory) {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().canonicalize().unwrap();
+        names.iter().for_each(|name| fs::create_dir_all(path.join(name)).unwrap());
+        let directory = Directory::open(&path).unwrap();
+        (root, path, directory)
+    }
+
+    #[test]
+    fn directories_that_are_missing_hold_no_links() {
+        for names in [&[][..], &["objects/ab", "refs/heads", "logs"]] {
+            let (_root, _, git) = git_directory(names);
+            assert!(refuse_links(&git).is_ok() && refuse_linked_objects(&git).is_ok(), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn links_are_named() {
+        let (_root, path, git) = git_directory(&["objects/ab"]);
+        symlink("/", path.join("objects/ab/cd")).unwrap();
+        let refused = refuse_linked_objects(&git);
+        assert!(
+            matches!(&refused, Err(GitError::Link(at)) if at == Path::new("objects/ab/cd")),
+            "{refused:?}"
+        );
+        let (_root, path, git) = git_directory(&["refs"]);
+        symlink("/", path.join("objects")).unwrap();
+        let refused = refuse_links(&git);
+        assert!(matches!(&refused, Err(GitError::Link(at)) if at == Path::new("objects")), "{refused:?}");
+        assert!(refuse_linked_objects(&git).is_err());
+    }
+
+    /// Git finds what is in them by its name.
+    #[test]
+    fn directories_that_cannot_be_listed_are_refused() {
+        // One whose path is longer than what is visited, which root cannot list either.
+        let (_root, path, git) = git_directory(&["objects"]);
+        let mut deep = path.join("objects");
+        for _ in 0..=OBJECT_BOUNDS.path_bytes / 200 {
+            deep.push("d".repeat(200));
+        }
+        fs::create_dir_all(&deep).unwrap();
+        symlink("/", deep.join("link")).unwrap();
+        assert!(matches!(refuse_linked_objects(&git), Err(GitError::Make { .. })));
+        for part in ["objects", "refs", "logs"] {
+            let (_root, path, git) = git_directory(&[]);
+            fs::File::create(path.join(part)).unwrap();
+            assert!(matches!(refuse_links(&git), Err(GitError::Make { .. })), "{part}");
+            assert_eq!(refuse_linked_objects(&git).is_err(), part == "objects");
+        }
+    }
+
+    #[test]
+    fn directories_that_can_only_be_passed_through_are_refused() {
+        // Root lists every directory.
+        if rustix::process::geteuid().is_root() {
+            return;
+        }
+        for (shut, is_named) in
+            [("objects", true), ("objects/ab", false), ("refs/heads", true), ("logs", true)]
+        {
+            let (_root, path, git) = git_directory(&["objects/ab", "refs/heads", "logs"]);
+            symlink("/", path.join(shut).join("cd")).unwrap();
+            fs::set_permissions(path.join(shut), Permissions::from_mode(0o311)).unwrap();
+            assert_eq!(refuse_links(&git).is_err(), is_named, "{shut}");
+            assert_eq!(refuse_linked_objects(&git).is_err(), shut.starts_with("objects"), "{shut}");
+            fs::set_permissions(path.join(shut), Permissions::from_mode(0o700)).unwrap();
+        }
+    }
 }

@@ -13,11 +13,11 @@ use super::indirect::expand;
 /// How much of one command is looked at.
 const MAX_COMMAND_BYTES: usize = 16 << 10;
 /// Most words of one command that are looked at.
-const MAX_WORDS: usize = 64;
-/// Longest of them.
+const MAX_WORDS: usize = 128;
+/// Longest of them. A longer one in quotes is split itself.
 const MAX_WORD_BYTES: usize = 1024;
 /// Most paths that one command may name.
-const MAX_PATHS: usize = 256;
+const MAX_PATHS: usize = 512;
 /// Most texts of one command that are split: the command itself, and what is quoted or substituted in it.
 const MAX_TEXTS: usize = 32;
 /// Most directories that a command changes to.
@@ -26,43 +26,55 @@ const MAX_DIRECTORIES: usize = 4;
 const UNKNOWN: u8 = 0;
 /// The variable with the user's home.
 const HOME: &[u8] = b"HOME";
+/// Variables of a shell with a name of one character, besides digits.
+const SPECIAL: &[u8] = b"@*#?$!-";
 /// What ends a word, besides white space.
 const BETWEEN: &[u8] = b";&|<>(){}!";
 /// What separates parts of a word that may be paths.
 const WITHIN: &[u8] = b"=:,@";
 /// What a path begins with inside of a word.
 const BEGINNINGS: [&[u8]; 4] = [b"../", b"./", b"~/", b"/"];
-/// Words and options that a directory follows in which the rest is executed.
-const CHANGES: [&[u8]; 6] = [b"cd", b"pushd", b"-C", b"--prefix", b"--directory", b"--cwd"];
+/// Commands of a shell that a directory follows, maybe after options.
+const SHELL_CHANGES: [&[u8]; 2] = [b"cd", b"pushd"];
+/// The option of most programs that a directory follows, or is attached to, in which the rest is executed.
+const CHANGE: &[u8] = b"-C";
+/// Others, with the directory in the next word or after `=`.
+const LONG_CHANGES: [&[u8]; 4] = [b"--prefix", b"--directory", b"--cwd", b"--chdir"];
 
-/// Absolute paths that the words of a command may name in a working tree.
-pub(super) fn paths(command: &[u8], tree: &Path, home: &Path) -> Vec<PathBuf> {
+/// Absolute paths that the words of a command may name in a working tree, and whether some were left out.
+pub(super) fn paths(command: &[u8], tree: &Path, home: &Path) -> (Vec<PathBuf>, bool) {
     let mut found = Paths {
         home,
         directories: vec![tree.to_owned()],
         paths: Vec::new(),
         known: BTreeSet::new(),
         previous: Vec::new(),
+        is_cut: command.len() > MAX_COMMAND_BYTES,
     };
     let command = &command[..command.len().min(MAX_COMMAND_BYTES)];
     let mut texts = VecDeque::from([command.to_owned()]);
-    let (mut words, mut split) = (0, 0);
+    let (mut words, mut known) = (0, 1);
     while let Some(text) = texts.pop_front() {
         let (of_text, inner) = Splitter::new(&text, home).split();
-        for word in of_text.into_iter().filter(|word| word.len() <= MAX_WORD_BYTES) {
-            words += 1;
-            if words <= MAX_WORDS {
-                found.word(&word);
+        for word in of_text {
+            if word.len() > MAX_WORD_BYTES {
+                found.is_cut |= !word.iter().any(u8::is_ascii_whitespace);
+                continue;
             }
+            if words == MAX_WORDS {
+                found.is_cut = true;
+                return (found.paths, found.is_cut);
+            }
+            words += 1;
+            found.word(&word);
         }
         found.previous.clear();
-        split += 1 + inner.len();
-        texts.extend(inner.into_iter().take(MAX_TEXTS.saturating_sub(split)));
-        if words > MAX_WORDS || split > MAX_TEXTS {
-            break;
-        }
+        let left = MAX_TEXTS - known;
+        found.is_cut |= inner.len() > left;
+        known += inner.len().min(left);
+        texts.extend(inner.into_iter().take(left));
     }
-    found.paths
+    (found.paths, found.is_cut)
 }
 
 /// Splits a text into words as a shell does.
@@ -92,7 +104,7 @@ impl<'t> Splitter<'t> {
                 }
                 b'"' => self.quoted(),
                 b'\\' => self.escaped(),
-                b'$' => self.variable(),
+                b'$' => self.variable(false),
                 b'`' => self.substituted(b'`'),
                 byte if byte.is_ascii_whitespace() || BETWEEN.contains(&byte) => self.end_word(),
                 byte => self.word.push(byte),
@@ -136,7 +148,7 @@ impl<'t> Splitter<'t> {
             match byte {
                 b'"' => break,
                 b'\\' => self.escaped(),
-                b'$' => self.variable(),
+                b'$' => self.variable(true),
                 b'`' => self.substituted(b'`'),
                 byte => self.word.push(byte),
             }
@@ -161,8 +173,8 @@ impl<'t> Splitter<'t> {
         self.word.push(UNKNOWN);
     }
 
-    /// What a `$` begins: the home, or what is not known.
-    fn variable(&mut self) {
+    /// What a `$` begins: the home, or what is not known. It is a plain character before anything else.
+    fn variable(&mut self, is_in_quotes: bool) {
         match self.text.get(self.at) {
             Some(b'(') => {
                 self.at += 1;
@@ -182,12 +194,71 @@ impl<'t> Splitter<'t> {
                 self.at += length;
                 self.value_of(&rest[..length]);
             }
-            Some(_) => {
+            Some(first) if first.is_ascii_digit() || SPECIAL.contains(first) => {
                 self.at += 1;
                 self.word.push(UNKNOWN);
             }
-            None => {}
+            Some(b'\'') if !is_in_quotes => {
+                self.at += 1;
+                self.escaped_quote();
+            }
+            // These quotes are read as those without a `$` are.
+            Some(b'"') if !is_in_quotes => {}
+            _ => self.word.push(b'$'),
         }
+    }
+
+    /// What is between `$'` and `'`, with its escapes.
+    fn escaped_quote(&mut self) {
+        let mut quoted = Vec::new();
+        while let Some(byte) = self.next() {
+            match byte {
+                b'\'' => break,
+                b'\\' => quoted.extend(self.escape()),
+                byte => quoted.push(byte),
+            }
+        }
+        self.add_inner(&quoted);
+        self.word.extend(quoted);
+    }
+
+    /// The bytes that an escape in such a quote stands for.
+    fn escape(&mut self) -> Vec<u8> {
+        let Some(byte) = self.next() else { return Vec::new() };
+        let is_unicode = matches!(byte, b'u' | b'U');
+        let number = match byte {
+            b'x' => self.number(16, 2),
+            b'u' => self.number(16, 4),
+            b'U' => self.number(16, 8),
+            b'0'..=b'7' => {
+                self.at -= 1;
+                self.number(8, 3)
+            }
+            b'n' => u32::from(b'\n'),
+            b't' => u32::from(b'\t'),
+            b'r' => u32::from(b'\r'),
+            b'a' => 0x07,
+            b'b' => 0x08,
+            b'e' | b'E' => 0x1b,
+            b'f' => 0x0c,
+            b'v' => 0x0b,
+            other => u32::from(other),
+        };
+        match char::from_u32(number).filter(|_| is_unicode) {
+            _ if number == u32::from(UNKNOWN) => Vec::new(),
+            Some(character) => character.to_string().into_bytes(),
+            None => number.to_le_bytes()[..1].to_vec(),
+        }
+    }
+
+    /// A number of at most this many digits.
+    fn number(&mut self, base: u32, digits: usize) -> u32 {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let values = rest.iter().take(digits).map_while(|byte| char::from(*byte).to_digit(base));
+        let (count, number) =
+            values.fold((0, 0_u32), |(count, number), digit| (count + 1, number.wrapping_mul(base) | digit));
+        self.at += count;
+        number
     }
 
     fn value_of(&mut self, name: &[u8]) {
@@ -223,13 +294,22 @@ struct Paths<'p> {
     known: BTreeSet<PathBuf>,
     /// The word before.
     previous: Vec<u8>,
+    /// Whether something was left out.
+    is_cut: bool,
 }
 
 impl Paths<'_> {
     fn word(&mut self, word: &[u8]) {
         let previous = std::mem::replace(&mut self.previous, word.to_vec());
-        if CHANGES.contains(&previous.as_slice()) {
+        if SHELL_CHANGES.contains(&previous.as_slice()) && word.len() > 1 && word.starts_with(b"-") {
+            // What follows `--` is a directory in any case.
+            self.previous = if word == b"--" { CHANGE.to_vec() } else { previous };
+            return;
+        }
+        if is_change(&previous) {
             self.change(word);
+        } else if let Some(directory) = attached_directory(word) {
+            self.change(directory);
         }
         if previous == b"-m" {
             return self.module(word);
@@ -244,13 +324,16 @@ impl Paths<'_> {
 
     /// Notes a directory that the command changes to.
     fn change(&mut self, word: &[u8]) {
-        let Some(last) = self.directories.last().filter(|_| self.directories.len() <= MAX_DIRECTORIES) else {
+        let (Some(path), Some(last)) = (self.resolved(word), self.directories.last()) else { return };
+        let directory = last.join(path);
+        if self.directories.contains(&directory) {
             return;
-        };
-        if let Some(path) = self.resolved(word) {
-            let directory = last.join(path);
-            self.directories.push(directory);
         }
+        if self.directories.len() > MAX_DIRECTORIES {
+            self.is_cut = true;
+            return;
+        }
+        self.directories.push(directory);
     }
 
     /// A path with a home for its `~`, and without what is not known before it.
@@ -289,11 +372,32 @@ impl Paths<'_> {
     fn add(&mut self, path: &Path) {
         for directory in &self.directories {
             let path = directory.join(path);
-            if self.paths.len() < MAX_PATHS && self.known.insert(path.clone()) {
-                self.paths.push(path);
+            if self.known.contains(&path) {
+                continue;
             }
+            if self.paths.len() == MAX_PATHS {
+                self.is_cut = true;
+                return;
+            }
+            self.known.insert(path.clone());
+            self.paths.push(path);
         }
     }
+}
+
+/// Whether the next word is a directory in which the rest is executed. `-C` may be the last of several short options.
+fn is_change(word: &[u8]) -> bool {
+    let is_short = word.strip_prefix(b"-").is_some_and(|options| options.iter().all(u8::is_ascii_alphabetic));
+    SHELL_CHANGES.contains(&word) || LONG_CHANGES.contains(&word) || (is_short && word.ends_with(b"C"))
+}
+
+/// The directory of an option that has it in the same word: `-CDIRECTORY`, `--chdir=DIRECTORY`.
+fn attached_directory(word: &[u8]) -> Option<&[u8]> {
+    let long = || {
+        let end = word.iter().position(|byte| *byte == b'=')?;
+        LONG_CHANGES.contains(&&word[..end]).then(|| &word[end + 1..])
+    };
+    word.strip_prefix(CHANGE).or_else(long).filter(|directory| !directory.is_empty())
 }
 
 /// A word, and the parts of it that may be paths: the value of an option, what follows `=` and the like, and what begins as a path.
@@ -323,7 +427,7 @@ mod tests {
     use super::{MAX_PATHS, paths};
 
     fn has(command: &str, path: &str) -> bool {
-        let found = paths(command.as_bytes(), Path::new("/w"), Path::new("/home/u"));
+        let (found, _) = paths(command.as_bytes(), Path::new("/w"), Path::new("/home/u"));
         found.iter().any(|found| found == Path::new(path))
     }
 
@@ -405,11 +509,84 @@ mod tests {
     }
 
     #[test]
+    fn directories_of_options_are_followed() {
+        for (command, path) in [
+            ("make -Cimpl -f mk.mk", "/w/impl/mk.mk"),
+            ("make -sC impl -f mk.mk", "/w/impl/mk.mk"),
+            ("make --directory=impl -f mk.mk", "/w/impl/mk.mk"),
+            ("make --directory=\"$PWD/impl\" -f mk.mk", "/w/impl/mk.mk"),
+            ("npm --prefix=impl run x", "/w/impl/x"),
+            ("env --chdir=impl ./x", "/w/impl/./x"),
+            ("env --chdir impl ./x", "/w/impl/./x"),
+            ("env -Cimpl ./x", "/w/impl/./x"),
+            ("cd -P impl && ./x", "/w/impl/./x"),
+            ("cd -L -e impl && ./x", "/w/impl/./x"),
+            ("cd -- impl && ./x", "/w/impl/./x"),
+            ("cd -P -- -impl && ./x", "/w/-impl/./x"),
+            ("pushd -- impl; ./x", "/w/impl/./x"),
+            ("cd - && ./x", "/w/./x"),
+        ] {
+            assert!(has(command, path), "{command}");
+        }
+    }
+
+    #[test]
+    fn dollars_take_nothing_that_is_no_name() {
+        for (command, path) in [
+            ("$'tools/x' %f", "/w/tools/x"),
+            ("$'to ols/\\'x' %f", "/w/to ols/'x"),
+            ("$'tools\\x2fx\\056y\\u007a'", "/w/tools/x.yz"),
+            ("sh -c $'cd tools\\n./x'", "/w/tools/./x"),
+            ("$\"tools/x\" %f", "/w/tools/x"),
+            ("grep x$;cd tools&&./y", "/w/tools/./y"),
+            ("grep \"x$\" tools/y", "/w/tools/y"),
+            ("grep \"$'\" tools/y", "/w/tools/y"),
+            ("a $ tools/y", "/w/tools/y"),
+            ("a$", "/w/a$"),
+            ("$1/tools/y", "/w/tools/y"),
+            ("\"$@\" tools/y", "/w/tools/y"),
+            ("test $# = $?;tools/y $$", "/w/tools/y"),
+        ] {
+            assert!(has(command, path), "{command}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_said() {
+        let is_cut = |command: &str| paths(command.as_bytes(), Path::new("/w"), Path::new("/h")).1;
+        let words = |count: usize| (0..count).map(|number| format!("w{number} ")).collect::<String>();
+        let quotes = |count: usize| "\"a b\" ".repeat(count);
+        let changes = |count: usize| (0..count).map(|number| format!("cd d{number};")).collect::<String>();
+        let parts = |count: usize| (0..count).map(|number| format!(":{number}")).collect::<String>();
+        for (fits, too_many) in [
+            (words(128), words(129)),
+            (quotes(31), quotes(32)),
+            (changes(4), changes(5)),
+            (parts(200), parts(260)),
+            ("x".repeat(1024), "x".repeat(1025)),
+            (" ".repeat(16 << 10), " ".repeat((16 << 10) + 1)),
+        ] {
+            assert!(!is_cut(&fits), "{fits}");
+            assert!(is_cut(&too_many), "{too_many}");
+        }
+    }
+
+    #[test]
     fn commands_without_end_are_bounded() {
         let many = "cd a; b/c=d:e ".repeat(1000);
         let nested = format!("{}x", "$(\"`'".repeat(5000));
-        for command in [many, nested, "\\".to_owned(), "$".to_owned(), "\"".to_owned(), "${".to_owned()] {
-            assert!(paths(command.as_bytes(), Path::new("/w"), Path::new("/h")).len() <= MAX_PATHS);
+        for command in [
+            many,
+            nested,
+            "\\".to_owned(),
+            "$".to_owned(),
+            "\"".to_owned(),
+            "${".to_owned(),
+            "$'".to_owned(),
+            "$'\\".to_owned(),
+            "$'\\U".to_owned() + "f".repeat(9).as_str(),
+        ] {
+            assert!(paths(command.as_bytes(), Path::new("/w"), Path::new("/h")).0.len() <= MAX_PATHS);
         }
     }
 }
