@@ -179,11 +179,10 @@ pub(crate) fn look(
     ))
 }
 
-/// Refuses a workspace in a secret. Images are tried in a workspace of Ringfence's own, in the state directory.
-fn refuse_secret(workspace: &Path, survey: &Survey) -> Result<(), LaunchError> {
-    let secrets = survey.hidden.iter().map(|(secret, _)| secret);
-    let mut secrets = secrets.filter(|secret| !secret.ends_with(SETTINGS_DIRECTORY));
-    match secrets.find(|secret| workspace.starts_with(secret)) {
+/// Refuses a workspace in a secret of the home. Images are tried in a workspace of Ringfence's own, in the state directory.
+fn refuse_secret(workspace: &Path, secrets: &[(PathBuf, bool)]) -> Result<(), LaunchError> {
+    let mut secrets = secrets.iter().map(|(secret, _)| secret);
+    match secrets.find(|secret| workspace.starts_with(secret) && !secret.ends_with(SETTINGS_DIRECTORY)) {
         Some(secret) => Err(refused(format!(
             "the workspace {} is in {}, a secret that is hidden from runs: work in another directory",
             workspace.display(),
@@ -221,14 +220,15 @@ fn scan_once(
     let homes: Vec<(&Path, HomeNames)> = homes.iter().map(|home| (*home, HomeNames::list(home))).collect();
     for (home, names) in &homes {
         let secrets = files.secret_paths(home).filter(|secret| names.may_exist(secret));
-        survey.hidden.extend(secrets.filter_map(|secret| real(&secret)));
+        let secrets: Vec<(PathBuf, bool)> = secrets.filter_map(|secret| real(&secret)).collect();
+        refuse_secret(workspace, &secrets)?;
+        survey.hidden.extend(secrets);
     }
     for (path, _) in &survey.shown {
         if let Some((secret, _)) = survey.hidden.iter().find(|(secret, _)| path.starts_with(secret)) {
             return Err(refused(format!("{} is a secret: it is in {}", path.display(), secret.display())));
         }
     }
-    refuse_secret(workspace, &survey)?;
     survey.hold_above_secrets_and_grants(workspace);
     let (own, mut here): (Vec<String>, Vec<String>) =
         files.protect.iter().cloned().partition(|name| name.starts_with("~/"));
