@@ -46,6 +46,8 @@ const MAX_COVERS: usize = 1024;
 #[derive(Debug)]
 pub(super) enum SocketsError {
     List(io::Error),
+    /// A name of root or the user could not be followed, for want of descriptors or memory, say.
+    Follow(io::Error),
     /// Names of root or the user need more steps than are taken.
     Steps,
     /// More would have to be hidden than can be.
@@ -56,6 +58,7 @@ impl fmt::Display for SocketsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::List(error) => write!(f, "the sockets that the host listens at cannot be listed: {error}"),
+            Self::Follow(error) => write!(f, "a path of a socket of the host cannot be followed: {error}"),
             Self::Steps => f.write_str("there are too many sockets of yours or of root's, or links to them, to find out which the run would see"),
             Self::Covers => write!(f, "more than {MAX_COVERS} sockets of the host would have to be hidden"),
         }
@@ -67,6 +70,7 @@ impl SocketsError {
     pub(super) fn remedy(&self) -> &'static str {
         match self {
             Self::List(_) => "allow `ringfence` to read `/proc/net/unix`",
+            Self::Follow(_) => "free descriptors or memory, and start the run again",
             Self::Steps | Self::Covers => {
                 "end the program that listens at so many sockets; `ss -xlp` lists them"
             }
@@ -189,7 +193,7 @@ impl<'a> Search<'a> {
             Err(unresolved) => {
                 self.failed = Some(match unresolved {
                     Unresolved::Steps => SocketsError::Steps,
-                    Unresolved::Failed(error) => SocketsError::List(error.into()),
+                    Unresolved::Failed(error) => SocketsError::Follow(error.into()),
                 });
                 return ControlFlow::Break(());
             }

@@ -323,7 +323,8 @@ pub(crate) fn apply(args: &ApplyArgs, installation: &Installation) -> anyhow::Re
     check_named(&args.paths, &changes.list)?;
     let done = layer.apply(&changes, &|path| is_wanted(&args.paths, path))?;
     // Commits name whole trees, so they are imported with all files, or on request.
-    let (runs, run) = (installation.runs(), installation.runs().find(&args.run)?);
+    let runs = installation.runs();
+    let run = runs.find(&args.run)?;
     let commits = match args.paths.is_empty() && (done.conflicts.is_empty() || args.commits) {
         true => commits(&run, installation)?,
         false => ImportedRefs::default(),
